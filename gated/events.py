@@ -193,6 +193,7 @@ class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolutio
     answers: bool = False  # `result` was given (it may be null)
     remember: Remember | None = None
     named: str | None = None  # a name in the body; refused where it is not the sender's
+    tool: str | None = None  # a tool in the body; refused where it is not the ticket's
 
 
 class ForgetRequested(Struct, frozen=True, tag="forget_requested", tag_field="kind"):
@@ -376,26 +377,45 @@ class AnswerRule(Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
+    """One person's word. `self_approved`: given by who asked, or who runs the agent, where the policy lets them."""
+
     by: str
     decision: Literal["approve", "reject"]
     decision_id: str
     at: int
     note: str = ""
+    remember: Remember | None = None
     self_approved: bool = False
 
 
+class TicketCall(Struct, frozen=True, omit_defaults=True):
+    """A call that waits, with all that deciding it again needs."""
+
+    call: CallId
+    tool: str
+    args: dict[str, Value]
+    args_sha256: str
+    parent: CallId | None = None
+    cost_microusd: int | None = None
+    nesting: Literal["explicit", "inferred"] = "inferred"
+
+
 class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened", tag_field="kind"):
-    """A suspended call (or an atomic batch of them) waits for people until `expires_at`."""
+    """A suspended call (or an atomic batch of them) waits for people until `expires_at`.
+
+    `args_sha256` is the call's digest; of a batch, the digest of its calls' digests.
+    """
 
     ticket: TicketId
-    calls: tuple[CallId, ...]
-    tool: str
+    calls: tuple[TicketCall, ...]
     args_sha256: str
     asks: tuple[Ask, ...]
     rules: tuple[AnswerRule, ...]
     opened_at: int
     expires_at: int
-    args: dict[str, Value] | None = None  # of an edit; else they stand in the intent
+    soon_at: int
+    escalate_at: int | None = None
+    atomic: bool = False
     edited: bool = False
     answers: tuple[Answer, ...] = ()
 

@@ -1,0 +1,231 @@
+"""What people and time do to tickets: resolutions, deadlines, and deciding a call again that waited.
+
+An approval lifts the asks of its ticket and of the call's earlier approved tickets with the same digest, and nothing else:
+the whole pipeline runs again on the state and the policy of now.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gated import canonical
+from gated.core import batches, outcomes, tickets, waiting
+from gated.core.calls import judge_again
+from gated.core.tickets import Ticket
+from gated.core.turn import Turn
+from gated.core.verdicts import Judged, Plea
+from gated.documents import format_duration
+from gated.events import (
+    Answer,
+    CallDecided,
+    DeadlineReached,
+    ForgetRequested,
+    Forgotten,
+    ResolutionReceived,
+    TicketAnswered,
+    TicketCall,
+    TicketNoted,
+)
+
+
+def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
+    run, groups = turn.opened, turn.policy().approvals.groups
+    ticket = None if run is None else run.tickets.get(resolution.ticket)
+    if ticket is not None and _repeated(turn, ticket, resolution):
+        return
+    refusal = tickets.judge(ticket, resolution, turn.at, groups)
+    if refusal is not None or ticket is None:
+        assert refusal is not None
+        turn.refuse(refusal.code, refusal.reason, ticket=resolution.ticket)
+        return
+    answer = tickets.answer_of(ticket, resolution, turn.at)
+    if resolution.decision == "reject":
+        _reject(turn, ticket, answer)
+    elif resolution.args is not None:
+        _edit(turn, ticket, answer, resolution)
+    else:
+        _approve(turn, ticket, answer, resolution)
+
+
+def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:
+    """The same answer again (`decision_id` is its key) changes nothing and is answered as before."""
+    for answer in ticket.answers:
+        if answer.by == resolution.by.name and answer.decision_id == resolution.decision_id:
+            state = "pending" if ticket.state in ("expired", "cancelled") else ticket.state
+            turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=state))
+            return True
+    return False
+
+
+def _reject(turn: Turn, ticket: Ticket, answer: Answer) -> None:
+    turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="rejected"))
+    reason = f"rejected by {answer.by}" + (f": {answer.note}" if answer.note else "")
+    for call in ticket.calls:
+        turn.do(
+            CallDecided(
+                call=call.call,
+                tool=call.tool,
+                args_sha256=call.args_sha256,
+                decision="deny",
+                stage="approvals",
+                code="approvals.rejected",
+                reason=reason,
+                ticket=ticket.id,
+                hop=False,
+            )
+        )
+
+
+def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:
+    policy, run = turn.policy(), turn.run
+    answered = replace(ticket, answers=(*ticket.answers, answer))
+    if not tickets.satisfied(answered, policy.approvals.groups):
+        turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="pending"))
+        return
+    remembered = None if ticket.atomic else tickets.remembered(answered, run.policy, run.agent)
+    turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="approved", remembered=remembered))
+    if ticket.atomic:
+        _decide_batch_again(turn, ticket)
+        return
+    plea = _plea(turn, ticket.calls[0])
+    judged = judge_again(turn, plea, _lifts(turn, ticket, plea))
+    _conclude(turn, ticket, judged, resolution if resolution.answers else None)
+
+
+def _plea(turn: Turn, call: TicketCall) -> Plea:
+    return Plea(
+        call.call,
+        call.tool,
+        call.args,
+        call.args_sha256,
+        call.parent,
+        call.cost_microusd,
+        call.nesting,
+        len(turn.run.in_flight),
+    )
+
+
+def _lifts(turn: Turn, ticket: Ticket, plea: Plea) -> frozenset[str]:
+    """The asks that were answered for exactly these arguments, on this ticket and the call's earlier ones."""
+    sources = {ask.source for ask in ticket.asks if ask.call in (None, plea.id)}
+    for earlier in turn.run.tickets.values():
+        same = any(c.call == plea.id and c.args_sha256 == plea.args_sha256 for c in earlier.calls)
+        if same and earlier.state == "approved":
+            sources.update(ask.source for ask in earlier.asks if ask.call in (None, plea.id))
+    return frozenset(sources)
+
+
+def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionReceived | None = None) -> None:
+    """The verdict that an approval led to: admitted, denied by what changed, or asked about something new."""
+    edited = ticket.edited
+    decided = replace(judged.decided, ticket=ticket.id, edited=edited, args=judged.plea.args if edited else None)
+    if decided.decision == "suspend":
+        opened = waiting.ticket_for(turn, (judged,), atomic=False, edited=edited)
+        turn.do(opened)
+        decided = replace(decided, ticket=opened.ticket)
+    answers = answering is not None and decided.decision == "allow"
+    if answers and answering is not None:
+        decided = replace(decided, execute=False, result=answering.result)
+    turn.do(decided)
+    if answers and answering is not None:
+        outcomes.settle(turn, decided.call, "success", answering.result, {}, cost_microusd=0, tokens=0)
+
+
+def _decide_batch_again(turn: Turn, ticket: Ticket) -> None:
+    pleas = [_plea(turn, call) for call in ticket.calls]
+    verdicts = batches.rehearse(turn, pleas, lambda trial, plea: judge_again(trial, plea, _lifts(turn, ticket, plea)))
+    tagged = [replace(v, decided=replace(v.decided, ticket=ticket.id)) for v in verdicts]
+    batches.conclude_atomic(turn, tagged)
+
+
+def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:
+    """Other arguments are another call: decided whole, with what this person may answer taken as answered."""
+    assert resolution.args is not None
+    turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="superseded"))
+    old = ticket.calls[0]
+    digest = canonical.args_digest(old.tool, resolution.args)
+    plea = _plea(turn, replace(old, args=resolution.args, args_sha256=digest))
+    judged = judge_again(turn, plea, frozenset())
+    edited = replace(ticket, edited=True)
+    if judged.decided.decision != "suspend":
+        _conclude(turn, edited, judged, resolution if resolution.answers else None)
+        return
+    opened = waiting.ticket_for(turn, (judged,), atomic=False, edited=True)
+    fresh = tickets.open_ticket(opened)
+    groups = turn.policy().approvals.groups
+    taken = replace(fresh, answers=(answer,)) if tickets.may_answer(fresh, answer.by, groups) else fresh
+    if tickets.satisfied(taken, groups):
+        lifts = frozenset(ask.source for ask in opened.asks)
+        _conclude(turn, edited, judge_again(turn, plea, lifts), resolution if resolution.answers else None)
+        return
+    turn.do(replace(opened, answers=taken.answers))
+    turn.do(replace(judged.decided, ticket=opened.ticket, edited=True, args=plea.args))
+
+
+def forget(turn: Turn, request: ForgetRequested) -> None:
+    run = turn.opened
+    standing = (*turn.state.remembered, *(run.remembered if run is not None else ()))
+    if any(item.id == request.remembered for item in standing):
+        turn.do(Forgotten(remembered=request.remembered))
+    else:
+        turn.refuse("approvals.unknown_ticket", f"nothing is remembered as `{request.remembered}`")
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def time_passed(turn: Turn, deadline: DeadlineReached) -> None:
+    """Everything of the run that is due by now, in order of due time; what is over already is passed by."""
+    if turn.opened is None:
+        return
+    for _, kind, name in sorted(_due(turn)):
+        if kind == "lapse":
+            _lapse(turn, name)
+        else:
+            _ticket_due(turn, kind, name)
+
+
+def _due(turn: Turn) -> list[tuple[int, str, str]]:
+    run, at = turn.run, turn.at
+    due = [(entry.due, "lapse", str(call)) for call, entry in run.in_flight.items() if entry.due <= at]
+    for ticket in run.tickets.values():
+        if ticket.state != "pending":
+            continue
+        if ticket.expires_at <= at:
+            due.append((ticket.expires_at, "expire", str(ticket.id)))
+        if not ticket.soon and ticket.soon_at <= at:
+            due.append((ticket.soon_at, "expiring_soon", str(ticket.id)))
+        if not ticket.escalated and ticket.escalate_at is not None and ticket.escalate_at <= at:
+            due.append((ticket.escalate_at, "escalated", str(ticket.id)))
+    return due
+
+
+def _lapse(turn: Turn, name: str) -> None:
+    call = next(call for call in turn.run.in_flight if call == name)
+    entry = turn.run.in_flight[call]
+    timeout = turn.policy().timeouts.get(entry.tool, turn.profile().call_timeout)
+    content = f"no outcome within {format_duration(timeout)}"
+    outcomes.settle(turn, call, "error", content, {}, cost_microusd=entry.reserved_microusd, tokens=0, lapsed=True)
+
+
+def _ticket_due(turn: Turn, kind: str, name: str) -> None:
+    ticket = next(ticket for ticket in turn.run.tickets.values() if ticket.id == name)
+    if ticket.state != "pending":  # the run ended on an earlier deadline of this turn
+        return
+    if kind == "expire":
+        waited = format_duration(ticket.expires_at - ticket.opened_at)
+        turn.close_ticket(ticket.id, "expired", f"nobody answered within {waited}")
+    else:
+        turn.do(TicketNoted(ticket=ticket.id, event="escalated" if kind == "escalated" else "expiring_soon"))
+
+
+def due_times(decisions: tuple[object, ...]) -> list[int]:
+    """The deadlines (µs) that these decisions set: what a shell must wake the run for."""
+    times: list[int] = []
+    for decision in decisions:
+        if isinstance(decision, CallDecided) and decision.admission is not None:
+            times.append(decision.admission.due)
+        expires = getattr(decision, "expires_at", None)
+        if expires is not None:
+            times += [t for t in (expires, getattr(decision, "soon_at", None), decision.escalate_at) if t is not None]
+    return times

@@ -1,0 +1,106 @@
+"""Atomic batches: decided in order on a copy of the state, and admitted whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gated.core import waiting
+from gated.core.calls import bounds, each, judge_new, plead
+from gated.core.turn import Turn
+from gated.core.verdicts import Judged, Plea, denied
+from gated.events import CallDecided, CallId, IntentsReceived
+
+
+def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
+    """Known calls are answered as ever; the others stand or fall together, also with a member that is refused."""
+    others = len(turn.run.in_flight)
+    pleas: dict[CallId, Plea] = {}
+    refused = False
+    for wanted in intents.calls:
+        if wanted.refused is not None:
+            turn.refuse(wanted.refused, wanted.why or "", wanted.id)
+            refused = True
+            continue
+        plea = plead(wanted, intents.nesting, others)
+        twin = pleas.get(plea.id) or turn.run.calls.get(plea.id)
+        if twin is None:
+            pleas[plea.id] = plea
+        elif twin.args_sha256 != plea.args_sha256:
+            turn.refuse("ingress.id_conflict", f"call `{plea.id}` is known with other arguments", plea.id)
+            refused = True
+        elif plea.id not in pleas:
+            each(turn, plea)
+    _judge_atomic(turn, list(pleas.values()), refused)
+
+
+def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool) -> None:
+    if refused:
+        for plea in pleas:
+            turn.do(denied(plea, "batch.sibling_refused", "another call of the atomic batch was refused"))
+        return
+    conclude_atomic(turn, rehearse(turn, pleas, lambda trial, plea: bounds(trial, plea) or judge_new(trial, plea)))
+
+
+def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
+    """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
+    trial = Turn(turn.registry, turn.state, turn.run_id, turn.at)
+    verdicts: list[Judged] = []
+    for plea in pleas:
+        judged = judge(trial, plea)
+        verdicts.append(judged)
+        if judged.decided.known:
+            trial.do(judged.decided)
+    return verdicts
+
+
+def conclude_atomic(turn: Turn, verdicts: list[Judged]) -> None:
+    if any(item.decided.decision == "deny" for item in verdicts):
+        _deny_atomic(turn, verdicts)
+    elif any(item.decided.decision == "suspend" for item in verdicts):
+        _suspend_atomic(turn, verdicts)
+    else:
+        for item in verdicts:
+            turn.do(item.decided)
+
+
+def _deny_atomic(turn: Turn, verdicts: list[Judged]) -> None:
+    """Each denial stands, the others fall with it; nothing but hops moves."""
+    for item in verdicts:
+        if item.decided.decision == "deny":
+            decided = replace(item.decided, misfit=False, phase=None)
+        else:
+            reason = "another call of the atomic batch was denied"
+            decided = replace(denied(item.plea, "batch.sibling_denied", reason), hop=item.decided.hop)
+        if decided.known:
+            turn.do(decided)
+        else:
+            turn.turn_away(decided)
+    ended = next((item.ends for item in verdicts if item.decided.code == "ceilings.hops"), None)
+    if ended is not None:
+        turn.end(ended)
+
+
+def _suspend_atomic(turn: Turn, verdicts: list[Judged]) -> None:
+    opened = waiting.ticket_for(turn, tuple(verdicts), atomic=True)
+    turn.do(opened)
+    for item in verdicts:
+        if item.decided.decision == "suspend":
+            decided = item.decided
+        else:
+            decided = _waiting_sibling(item)
+        turn.do(replace(decided, ticket=opened.ticket))
+
+
+def _waiting_sibling(item: Judged) -> CallDecided:
+    return CallDecided(
+        call=item.plea.id,
+        tool=item.plea.tool,
+        args_sha256=item.plea.args_sha256,
+        decision="suspend",
+        stage="batch",
+        code="batch.sibling_suspended",
+        reason="another call of the atomic batch waits for an approval",
+        hop=item.decided.hop,
+    )

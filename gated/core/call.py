@@ -1,0 +1,25 @@
+"""One tool call under decision, as every stage sees it. Knows nothing of stages or state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from gated.events import CallId
+
+
+class Call(Struct, frozen=True):
+    """`estimate_microusd` is what the agent said, `floor_microusd` what the policy says the tool costs at least.
+
+    `reserved_microusd` is what its admission takes from every budget.
+    """
+
+    id: CallId
+    tool: str
+    args: dict[str, Any]
+    args_sha256: str
+    parent: CallId | None
+    estimate_microusd: int | None
+    floor_microusd: int | None
+    reserved_microusd: int

@@ -1,0 +1,285 @@
+"""Intents: from the calls that an agent wants to a verdict on each, in order, against all that went before.
+
+The checks ahead of the pipeline come in this order: shape of the message, owner, known id, run ended, calls in flight,
+hops, schema of the arguments. What is decided together stands in `batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from gated import canonical
+from gated.core import pipeline, tickets, waiting
+from gated.core.call import Call
+from gated.core.fold import ancestors
+from gated.core.order import engine
+from gated.core.order.machines import NOTHING_TOUCHED
+from gated.core.policy import Policy, Profile
+from gated.core.stages import ceilings
+from gated.core.stages.lifecycle import ended_reason
+from gated.core.turn import Repeat, Turn
+from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
+from gated.events import (
+    Admission,
+    AgentId,
+    CallDecided,
+    Finding,
+    IntentsReceived,
+    Phase,
+    RunEnded,
+    RunOpened,
+    Wanted,
+)
+
+
+def receive_each(turn: Turn, intents: IntentsReceived, barred: tuple[str, str] | None) -> None:
+    """Decide the calls of a message one after another, each on what those before it left."""
+    run = turn.opened
+    others = len(run.in_flight) if run is not None else 0
+    for wanted in intents.calls:
+        if wanted.refused is not None:
+            turn.refuse(wanted.refused, wanted.why or "", wanted.id)
+        elif barred is not None:
+            turn.turn_away(denied(plead(wanted, "inferred", 0), *barred, known=False, hop=False))
+        else:
+            each(turn, plead(wanted, intents.nesting, others))
+
+
+def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
+    assert wanted.id is not None
+    return Plea(
+        wanted.id,
+        wanted.tool,
+        wanted.args,
+        canonical.args_digest(wanted.tool, wanted.args),
+        wanted.parent,
+        wanted.cost_microusd,
+        nesting,
+        others,
+    )
+
+
+def open_run(turn: Turn, agent: AgentId, intents: IntentsReceived) -> tuple[str, str] | None:
+    """An intent with no start before it opens the run, if its agent may; else why not."""
+    if turn.opened is not None or all(wanted.refused is not None for wanted in intents.calls):
+        return None
+    barred = may_open(turn, agent, by_operator=False)
+    if barred is None:
+        turn.do(RunOpened(agent=agent, policy=turn.registry.current.digest))
+    return barred
+
+
+def may_open(turn: Turn, agent: AgentId, *, by_operator: bool) -> tuple[str, str] | None:
+    """Why a run of `agent` may not be opened now: code and reason."""
+    profile = turn.registry.current.agents.get(agent)
+    if profile is None:
+        return "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
+    if profile.operator_opens and not by_operator:
+        return "lifecycle.run_not_open", "runs of this agent are opened by an operator"
+    if profile.max_open is not None:
+        held = sum(1 for run in turn.state.runs.values() if run.agent == agent and not run.end)
+        if held >= profile.max_open:
+            return "lifecycle.limit", f"{held} runs are open in this thread, {profile.max_open} may be"
+    return None
+
+
+def each(turn: Turn, plea: Plea) -> None:
+    judged = judge(turn, plea)
+    match judged:
+        case Refused():
+            turn.refuse(judged.code, judged.reason, plea.id)
+        case Repeat():
+            turn.replies.append(judged)
+        case Judged() if not judged.decided.known:
+            turn.turn_away(judged.decided)
+        case Judged():
+            settle_judgement(turn, judged)
+
+
+def settle_judgement(turn: Turn, judged: Judged) -> None:
+    """Apply a verdict: open its ticket, record it, end the run if it must end."""
+    decided = judged.decided
+    if decided.decision == "suspend":
+        opened = waiting.ticket_for(turn, (judged,), atomic=False)
+        turn.do(opened)
+        decided = replace(decided, ticket=opened.ticket)
+    turn.do(decided)
+    if judged.ends is not None:
+        turn.end(judged.ends)
+
+
+# --- one call --------------------------------------------------------------------------------------------------------
+
+
+def judge(turn: Turn, plea: Plea) -> Judgement:
+    """The verdict on one call of an intent, nothing applied."""
+    run = turn.run
+    known = run.calls.get(plea.id)
+    if known is not None:
+        if known.args_sha256 == plea.args_sha256:
+            return Repeat(plea.id, known.seq)
+        return Refused("ingress.id_conflict", f"call `{plea.id}` is known with another tool or other arguments")
+    return bounds(turn, plea) or judge_new(turn, plea)
+
+
+def bounds(turn: Turn, plea: Plea) -> Judged | None:
+    """lifecycle and the hop ceiling."""
+    run, limits, profile = turn.run, turn.policy().limits, turn.profile()
+    if run.end:
+        code, reason = ended_reason(plea.tool, run.end, run.reason)
+        known = run.refusals < limits.max_refusals and len(run.calls) < limits.max_calls
+        return Judged(plea, denied(plea, code, reason, known=known, hop=False))
+    if len(run.calls) >= limits.max_calls:
+        reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
+        return Judged(plea, denied(plea, "lifecycle.limit", reason, known=False, hop=False))
+    in_flight = in_flight_limit(turn, plea)
+    if in_flight is not None:
+        return in_flight
+    hops = profile.ceilings.max_hops
+    if hops is not None and run.hop_count >= hops and not profile.observed:
+        summary = ceilings.hops_summary(hops)
+        ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
+        return Judged(plea, denied(plea, "ceilings.hops", summary), ends=ends)
+    return None
+
+
+def in_flight_limit(turn: Turn, plea: Plea) -> Judged | None:
+    limit = turn.policy().limits.max_in_flight
+    if len(turn.run.in_flight) < limit:
+        return None
+    reason = f"{limit} calls of the run are in flight, the most that may be: report their outcomes"
+    return Judged(plea, denied(plea, "lifecycle.in_flight_limit", reason, hop=False))
+
+
+def judge_new(turn: Turn, plea: Plea) -> Judged:
+    """Schema and pipeline: the verdict on a call that may be decided."""
+    misfit = schema_misfit(turn.policy(), turn.run.tools, plea.tool, plea.args)
+    if misfit is not None:
+        return _misfit(turn, plea, misfit)
+    return judge_by_pipeline(turn, plea, frozenset())
+
+
+def judge_again(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
+    """A call that waited, decided on the state and the policy of now; it costs no further hop or retry."""
+    bound = in_flight_limit(turn, plea)
+    misfit = schema_misfit(turn.policy(), turn.run.tools, plea.tool, plea.args)
+    if bound is None and misfit is not None:
+        bound = Judged(plea, denied(plea, "ingress.schema", misfit))
+    judged = bound or judge_by_pipeline(turn, plea, lifted)
+    return replace(judged, decided=replace(judged.decided, hop=False, misfit=False), ends=None)
+
+
+def schema_misfit(policy: Policy, declared: tuple[str, ...] | None, tool: str, args: Mapping[str, Any]) -> str | None:
+    """What a model must correct about the tool's name or its arguments."""
+    if (policy.deny_unknown and tool not in policy.known_tools) or (declared is not None and tool not in declared):
+        return f"unknown tool `{tool}`"
+    schema = policy.schemas.get(tool)
+    return None if schema is None else schema.misfit(args)
+
+
+def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
+    verdict = replace(denied(plea, "ingress.schema", reason), misfit=True)
+    limit, profile = turn.profile().ceilings.max_retries, turn.profile()
+    if limit is None or profile.observed or turn.run.retry_count + 1 < limit:
+        return Judged(plea, verdict)
+    summary = ceilings.retries_summary(reason)
+    return Judged(plea, verdict, ends=RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary))
+
+
+def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
+    hearing = hear(turn, plea)
+    run, profile = hearing.run, hearing.profile
+    standing = (*turn.state.remembered, *run.remembered)
+    if standing:
+        lifted |= tickets.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
+    ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
+    if ruling.decision == "allow":
+        full = engine.full(turn.state.order, hearing.touched.touches, turn.run_id, hearing.policy.limits.max_instances)
+        if full is not None:
+            return Judged(plea, denied(plea, "lifecycle.limit", full, hop=True))
+    decided = CallDecided(
+        call=plea.id,
+        tool=plea.tool,
+        args_sha256=plea.args_sha256,
+        decision=ruling.decision,
+        stage=ruling.stage,
+        code=ruling.code,
+        reason=ruling.reason,
+        findings=ruling.findings,
+        checks_failed=ruling.checks_failed,
+        checks_skipped=ruling.checks_skipped,
+        would=None if ruling.would in (None, "allow") else ruling.would,
+        admission=_admission(turn, hearing, ruling) if ruling.decision == "allow" else None,
+        phase=_exhausted(profile, ruling),
+    )
+    return Judged(plea, decided, asks=ruling.asks)
+
+
+def _watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
+    limit = profile.ceilings.max_hops
+    if not profile.observed or limit is None or hops < limit:
+        return ()
+    return (Finding("ceilings", "deny", "ceilings.hops", ceilings.hops_summary(limit), authoritative=False),)
+
+
+def _exhausted(profile: Profile, ruling: pipeline.Ruling) -> Phase | None:
+    return Phase.EXHAUSTED if profile.dfa.exhaust and ruling.code == "dfa.step_budget" else None
+
+
+def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
+    policy, run, profile = turn.policy(), turn.run, turn.profile()
+    ordered = any(stage == "order" for stage, _ in profile.stages)
+    return pipeline.Hearing(
+        policy=policy,
+        profile=profile,
+        state=turn.state,
+        run_id=turn.run_id,
+        run=run,
+        call=_call(policy, profile, plea),
+        nested=_nested(turn, profile, plea),
+        at=turn.at,
+        touched=profile.machines.touches(plea.tool, plea.args) if ordered else NOTHING_TOUCHED,
+        ancestors=_seats(turn) if run.parent is not None else (),
+    )
+
+
+def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
+    known, runs = turn.registry.known, turn.state.runs
+    above = ancestors(known, turn.state, turn.run_id)
+    return tuple(pipeline.Seat(i, runs[i], known[runs[i].policy].profile(runs[i].agent)) for i in above)
+
+
+def _call(policy: Policy, profile: Profile, plea: Plea) -> Call:
+    floor, estimate = policy.costs.get(plea.tool), plea.cost_microusd
+    if estimate is None:
+        reserved = profile.dcbf.per_call_microusd if floor is None else floor
+    elif floor is None or profile.privilege.budget.trust_costs:
+        reserved = estimate
+    else:
+        reserved = max(estimate, floor)
+    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, estimate, floor, reserved)
+
+
+def _nested(turn: Turn, profile: Profile, plea: Plea) -> bool:
+    """A call whose parent is in flight; and, where nobody vouches for nesting, any that comes while others are."""
+    if plea.parent is not None and plea.parent in turn.run.in_flight:
+        return True
+    explicit = plea.nesting == "explicit" and profile.dfa.trust_nesting
+    return not explicit and plea.others > 0
+
+
+def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
+    call, profile = hearing.call, hearing.profile
+    timeout = hearing.policy.timeouts.get(call.tool, profile.call_timeout)
+    path = () if hearing.nested else profile.dfa.paths.get(hearing.run.dfa.phase, ())
+    return Admission(
+        reserved_microusd=call.reserved_microusd,
+        due=turn.at + timeout,
+        path=path,
+        nested=hearing.nested,
+        parent=call.parent,
+        touches=pipeline.touches_of(hearing, ruling),
+    )

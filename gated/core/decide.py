@@ -1,0 +1,207 @@
+"""The pure core: an observation and the state it meets become decisions, and the state that they leave.
+
+    step(registry, state, run, observation, at) -> Step        # decisions, replies, state
+    record(...)                                                # the same, sealed for the log
+
+`step` never raises for an observation: what is wrong with it is a refusal, what crashes in a stage is a denial. It has no
+clock, no randomness and no IO, so the same log gives the same decisions, byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec import Struct
+
+from gated.core import answers, batches, calls, outcomes
+from gated.core.fold import advance
+from gated.core.order import engine
+from gated.core.state import ThreadState
+from gated.core.turn import Registry, Reply, Turn, may_speak
+from gated.events import (
+    GENESIS,
+    VERSION,
+    AbortRequested,
+    AgentId,
+    Body,
+    DeadlineReached,
+    Decision,
+    FinishRequested,
+    ForgetRequested,
+    IntentsReceived,
+    MessageRefused,
+    Observation,
+    OutcomeReported,
+    Phase,
+    PolicyBound,
+    PolicyRebound,
+    Record,
+    ResolutionReceived,
+    RunAnswered,
+    RunEnded,
+    RunId,
+    RunOpened,
+    RunStarted,
+    kind_of,
+    seal,
+)
+
+
+class Step(Struct, frozen=True):
+    """`decisions` must be recorded before anything of them is published; `replies` change nothing and need no record."""
+
+    decisions: tuple[Decision, ...]
+    replies: tuple[Reply, ...]
+    state: ThreadState
+    at: int
+
+
+def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
+    """`at` is when the bus stored the input (µs); within a thread it never goes back."""
+    turn = Turn(registry, state, run_id, at)
+    _dispatch(turn, observation)
+    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at)
+
+
+def record(
+    registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int, input: int = 0
+) -> tuple[Step, Record | None]:
+    """A step, sealed: the record to append (none where nothing is decided) and the state after it."""
+    made = step(registry, state, run_id, observation, at)
+    if not made.decisions:
+        return made, None
+    body = Body(
+        v=VERSION,
+        thread=state.thread,
+        run=run_id,
+        seq=state.seq + 1,
+        at=made.at,
+        kind=kind_of(observation),
+        observation=observation,
+        decisions=made.decisions,
+        policy=registry.current.digest,
+        prev=state.head or GENESIS,
+        input=input,
+    )
+    sealed = seal(body)
+    after = advance(made.state, body.seq, body.at, sealed.hash, input)
+    return Step(made.decisions, made.replies, after, made.at), sealed
+
+
+def _dispatch(turn: Turn, observation: Observation) -> None:
+    match observation:
+        case IntentsReceived():
+            _intents(turn, observation)
+        case OutcomeReported():
+            outcomes.report(turn, observation)
+        case RunStarted():
+            _start(turn, observation)
+        case FinishRequested():
+            _finish(turn, observation)
+        case AbortRequested():
+            _abort(turn, observation)
+        case ResolutionReceived():
+            answers.resolve(turn, observation)
+        case ForgetRequested():
+            answers.forget(turn, observation)
+        case DeadlineReached():
+            answers.time_passed(turn, observation)
+        case PolicyBound():
+            _bind(turn, observation)
+        case MessageRefused():
+            turn.refuse(observation.code, observation.reason)
+        case _:
+            assert_never(observation)
+
+
+def _intents(turn: Turn, intents: IntentsReceived) -> None:
+    agent = AgentId(intents.by.name)
+    barred = may_speak(turn, agent) or calls.open_run(turn, agent, intents)
+    if intents.mode == "atomic" and barred is None and turn.opened is not None:
+        batches.receive_atomic(turn, intents)
+    else:
+        calls.receive_each(turn, intents, barred)
+
+
+def _start(turn: Turn, start: RunStarted) -> None:
+    by_operator = start.by.role == "operator"
+    if not by_operator and start.by.name != start.agent:
+        turn.refuse("lifecycle.not_run_owner", f"`{start.by}` cannot open a run of `{start.agent}`")
+        return
+    barred = may_speak(turn, start.agent) or _reopens(turn)
+    barred = barred or calls.may_open(turn, start.agent, by_operator=by_operator) or _orphan(turn, start.parent)
+    if barred is not None:
+        turn.refuse(*barred)
+        return
+    turn.do(
+        RunOpened(
+            agent=start.agent,
+            policy=turn.registry.current.digest,
+            task=start.task,
+            labels=start.labels,
+            tools=start.tools,
+            parent=start.parent,
+            announced=True,
+        )
+    )
+
+
+def _reopens(turn: Turn) -> tuple[str, str] | None:
+    if turn.opened is None:
+        return None
+    return "lifecycle.run_exists", f"run `{turn.run_id}` exists already: run ids are single use within a thread"
+
+
+def _orphan(turn: Turn, parent: RunId | None) -> tuple[str, str] | None:
+    if parent is None:
+        return None
+    run = turn.state.runs.get(parent)
+    if run is None:
+        return "lifecycle.parent_thread", f"there is no run `{parent}` on this thread to be the parent"
+    if run.end:
+        return "lifecycle.parent_thread", f"the parent run `{parent}` has ended"
+    return None
+
+
+def _finish(turn: Turn, finish: FinishRequested) -> None:
+    barred = may_speak(turn, AgentId(finish.by.name))
+    run = turn.opened
+    if barred is not None or run is None:
+        turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to finish")))
+        return
+    if run.end:
+        status = "failed" if run.failed else "complete"
+        turn.replies.append(RunAnswered(status=status, message=run.reason))
+        return
+    profile, continuation = turn.profile(), turn.policy().continuation
+    ordered = any(stage == "order" for stage, _ in profile.stages)
+    undone = engine.incomplete(profile.machines, turn.state.order, turn.run_id) if ordered else ()
+    if undone and run.continuations < continuation.max_continuations and not profile.observed:
+        message = continuation.message.replace("{summary}", ", ".join(undone))
+        turn.do(RunAnswered(status="steer", message=message))
+        return
+    grounded = run.grounded if profile.grounds else None
+    ungrounded = None if grounded is None else grounded == 0
+    turn.end(RunEnded(status="complete", phase=Phase.ANSWERING, grounded_calls=grounded, ungrounded=ungrounded))
+
+
+def _abort(turn: Turn, abort: AbortRequested) -> None:
+    barred = None if abort.by.role == "operator" else may_speak(turn, AgentId(abort.by.name))
+    run = turn.opened
+    if barred is not None or run is None:
+        turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to abort")))
+    elif run.end:
+        turn.replies.append(RunAnswered(status=run.end, message=run.reason))
+    else:
+        turn.end(RunEnded(status="aborted", phase=Phase.ANSWERING, reason=abort.reason))
+
+
+def _bind(turn: Turn, bind: PolicyBound) -> None:
+    """An operator binds the run to a policy that the log knows."""
+    run, policy = turn.opened, turn.registry.known.get(bind.policy)
+    if run is None or policy is None:
+        what = "there is no such run" if run is None else f"no policy `{bind.policy}` is loaded"
+        turn.refuse("lifecycle.run_not_open", what)
+        return
+    strangers = engine.strangers(policy.profile(run.agent).machines, turn.state.order)
+    turn.do(PolicyRebound(policy=bind.policy, strangers=strangers))

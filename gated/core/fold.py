@@ -1,0 +1,280 @@
+"""The one function that changes the state of a thread: it applies what a record decided, and never refuses.
+
+INVARIANT: the fold reads decisions and, by digest, policies; never the arguments of a call. So the state stays a fold of
+the log where arguments are redacted or erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from gated.core import tickets
+from gated.core.history import Tally
+from gated.core.order import engine
+from gated.core.policy import Policy
+from gated.core.stages import dfa
+from gated.core.state import InFlight, Known, Recent, RunState, ThreadState
+from gated.events import (
+    Admission,
+    Body,
+    CallDecided,
+    CallRefused,
+    CallSettled,
+    Decision,
+    Forgotten,
+    PolicyRebound,
+    Remembered,
+    RunAnswered,
+    RunEnded,
+    RunId,
+    RunOpened,
+    TicketAnswered,
+    TicketClosed,
+    TicketNoted,
+    TicketOpened,
+    UngatedExecution,
+)
+
+Policies = Mapping[str, Policy]
+
+RECENT = 5
+
+
+def fold(policies: Policies, state: ThreadState, body: Body, hash: str) -> ThreadState:
+    """The state after a record. Raises `KeyError` where a run's policy is not among `policies`."""
+    for decision in body.decisions:
+        state = apply(policies, state, body.run, body.seq, body.at, decision)
+    return advance(state, body.seq, body.at, hash, body.input)
+
+
+def advance(state: ThreadState, seq: int, at: int, hash: str, input: int) -> ThreadState:
+    return replace(state, seq=seq, at=at, head=hash, input=max(state.input, input))
+
+
+def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: int, decision: Decision) -> ThreadState:
+    """One decision of the record `seq` on the run it speaks of."""
+    match decision:
+        case CallDecided():
+            return _decided(policies, state, run_id, seq, decision)
+        case CallSettled():
+            return _settled(policies, state, run_id, decision)
+        case RunOpened():
+            return _opened(state, run_id, at, decision)
+        case CallRefused():
+            return _refused(state, run_id)
+        case RunEnded():
+            return _ended(state, run_id, decision)
+        case RunAnswered():
+            return _answered(state, run_id, decision)
+        case UngatedExecution():
+            return _with(state, run_id, ungated=state.runs[run_id].ungated + 1)
+        case TicketOpened():
+            return _ticket_opened(state, run_id, decision)
+        case TicketAnswered():
+            return _ticket_answered(state, run_id, at, decision)
+        case TicketClosed():
+            move: tickets.Move = "expire" if decision.state == "expired" else "cancel"
+            ticket = tickets.close(state.runs[run_id].tickets[decision.ticket], move, at)
+            return _with_ticket(state, run_id, ticket)
+        case TicketNoted():
+            ticket = state.runs[run_id].tickets[decision.ticket]
+            escalated = ticket.escalated or decision.event == "escalated"
+            soon = ticket.soon or decision.event == "expiring_soon"
+            return _with_ticket(state, run_id, replace(ticket, escalated=escalated, soon=soon))
+        case Forgotten():
+            return _forgotten(state, run_id, decision)
+        case PolicyRebound():
+            return _with(state, run_id, policy=decision.policy)
+        case _:
+            assert_never(decision)
+
+
+def _with(state: ThreadState, run_id: RunId, **changes: object) -> ThreadState:
+    run = replace(state.runs[run_id], **changes)
+    return replace(state, runs=state.runs.set(run_id, run))
+
+
+def _opened(state: ThreadState, run_id: RunId, at: int, decision: RunOpened) -> ThreadState:
+    run = RunState(
+        agent=decision.agent,
+        policy=decision.policy,
+        tally=Tally(at),
+        parent=decision.parent,
+        task=decision.task,
+        labels=decision.labels,
+        tools=decision.tools,
+    )
+    first = state.owner is None
+    return replace(
+        state,
+        owner=decision.agent if first else state.owner,
+        tally=Tally(at) if first else state.tally,
+        runs=state.runs.set(run_id, run),
+    )
+
+
+def _refused(state: ThreadState, run_id: RunId) -> ThreadState:
+    run = state.runs.get(run_id)
+    if run is None:
+        return replace(state, refusals=state.refusals + 1)
+    return _with(state, run_id, refusals=run.refusals + 1)
+
+
+def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, decision: CallDecided) -> ThreadState:
+    if not decision.known:
+        return _refused(state, run_id)
+    run = state.runs[run_id]
+    policy = policies[run.policy]
+    admission = decision.admission
+    known = Known(decision.args_sha256, decision.tool, seq, _known_as(decision))
+    run = replace(
+        run,
+        calls=run.calls.set(decision.call, known),
+        hop_count=run.hop_count + decision.hop,
+        retry_count=run.retry_count + decision.misfit,
+        dfa=run.dfa if decision.phase is None else replace(run.dfa, phase=decision.phase),
+    )
+    state = replace(state, runs=state.runs.set(run_id, run))
+    if decision.findings:
+        order = engine.count(state.order, decision.findings, decision.stage, decision.decision, decision.tool)
+        state = replace(state, order=order)
+    if admission is not None:
+        state = _admitted(policy, policies, state, run_id, seq, decision, admission)
+    return state
+
+
+def _known_as(decision: CallDecided) -> str:
+    return {"allow": "admitted", "deny": "denied", "suspend": "suspended"}[decision.decision]
+
+
+def _admitted(
+    policy: Policy,
+    policies: Policies,
+    state: ThreadState,
+    run_id: RunId,
+    seq: int,
+    decision: CallDecided,
+    admission: Admission,
+) -> ThreadState:
+    tool, reserved = decision.tool, admission.reserved_microusd
+    run = state.runs[run_id]
+    above = ancestors(policies, state, run_id)
+    entry = InFlight(
+        tool, decision.args_sha256, reserved, seq, admission.due, admission.parent, admission.touches, above
+    )
+    run = replace(
+        run,
+        dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
+        in_flight=run.in_flight.set(decision.call, entry),
+        tally=run.tally.admit(tool, reserved, policy.window),
+    )
+    runs = state.runs.set(run_id, run)
+    for ancestor_id in above:
+        ancestor = runs[ancestor_id]
+        runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.admit(tool, reserved, policy.window)))
+    order = state.order
+    if admission.touches:
+        machines = policy.profile(run.agent).machines
+        order = engine.admit(order, machines, run_id, decision.call, admission.touches)
+    return replace(state, runs=runs, order=order, tally=state.tally.admit(tool, reserved, policy.window))
+
+
+def ancestors(policies: Policies, state: ThreadState, run_id: RunId) -> tuple[RunId, ...]:
+    """The runs above, nearest first, as far as each child's profile says `children: inherit`."""
+    found: list[RunId] = []
+    run = state.runs[run_id]
+    while run.parent is not None and policies[run.policy].profile(run.agent).inherits:
+        found.append(run.parent)
+        run = state.runs[run.parent]
+    return tuple(found)
+
+
+def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: CallSettled) -> ThreadState:
+    run = state.runs[run_id]
+    entry = run.in_flight[decision.call]
+    profile = policies[run.policy].profile(run.agent)
+    ended = bool(run.end)
+    spend = (decision.status, entry.reserved_microusd, decision.cost_microusd, decision.tokens)
+    known = run.calls[decision.call]
+    run = replace(
+        run,
+        calls=run.calls.set(decision.call, replace(known, state="settled")),
+        in_flight=run.in_flight.delete(decision.call),
+        tally=run.tally.settle(*spend),
+        step_count=run.step_count + (decision.status == "success"),
+        retry_count=_retries(run.retry_count, decision, ended),
+        grounded=run.grounded + (decision.status == "success" and entry.tool in profile.grounding),
+        dfa=run.dfa if decision.phase is None else replace(run.dfa, phase=decision.phase),
+        recent=(*run.recent[1 - RECENT :], Recent(entry.tool, decision.status, entry.args_sha256)),
+    )
+    runs = state.runs.set(run_id, run)
+    for ancestor_id in entry.ancestors:
+        ancestor = runs[ancestor_id]
+        runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.settle(*spend)))
+    order = engine.advance(
+        state.order, profile.machines, run_id, decision.call, entry.touches, decision.moves, decision.reminders
+    )
+    return replace(state, runs=runs, order=order, tally=state.tally.settle(*spend))
+
+
+def _retries(count: int, decision: CallSettled, ended: bool) -> int:
+    if ended or decision.status == "not_run":
+        return count
+    return 0 if decision.status == "success" else count + 1
+
+
+def _ended(state: ThreadState, run_id: RunId, decision: RunEnded) -> ThreadState:
+    run = state.runs[run_id]
+    return _with(state, run_id, end=decision.status, reason=decision.reason, dfa=replace(run.dfa, phase=decision.phase))
+
+
+def _answered(state: ThreadState, run_id: RunId, decision: RunAnswered) -> ThreadState:
+    if decision.status != "steer":
+        return state
+    return _with(state, run_id, continuations=state.runs[run_id].continuations + 1)
+
+
+def _with_ticket(state: ThreadState, run_id: RunId, ticket: tickets.Ticket) -> ThreadState:
+    run = state.runs[run_id]
+    waiting = run.waiting
+    if ticket.state != "pending":
+        for call in ticket.calls:
+            if waiting.get(call.call) == ticket.id:
+                waiting = waiting.delete(call.call)
+    return _with(state, run_id, tickets=run.tickets.set(ticket.id, ticket), waiting=waiting)
+
+
+def _ticket_opened(state: ThreadState, run_id: RunId, decision: TicketOpened) -> ThreadState:
+    ticket = tickets.open_ticket(decision)
+    waiting = state.runs[run_id].waiting
+    for call in decision.calls:
+        waiting = waiting.set(call.call, ticket.id)
+    return _with_ticket(_with(state, run_id, waiting=waiting), run_id, ticket)
+
+
+def _ticket_answered(state: ThreadState, run_id: RunId, at: int, decision: TicketAnswered) -> ThreadState:
+    ticket = state.runs[run_id].tickets[decision.ticket]
+    ticket = replace(ticket, answers=(*ticket.answers, decision.answer))
+    moves: dict[str, tickets.Move] = {"approved": "satisfy", "rejected": "reject", "superseded": "edit"}
+    if decision.state != "pending":
+        ticket = tickets.close(ticket, moves[decision.state], at)
+    state = _with_ticket(state, run_id, ticket)
+    return state if decision.remembered is None else _remember(state, run_id, decision.remembered)
+
+
+def _remember(state: ThreadState, run_id: RunId, item: Remembered) -> ThreadState:
+    if item.scope == "thread":
+        return replace(state, remembered=(*state.remembered, item))
+    return _with(state, run_id, remembered=(*state.runs[run_id].remembered, item))
+
+
+def _forgotten(state: ThreadState, run_id: RunId, decision: Forgotten) -> ThreadState:
+    kept = tuple(item for item in state.remembered if item.id != decision.remembered)
+    state = replace(state, remembered=kept)
+    run = state.runs.get(run_id)
+    if run is None:
+        return state
+    return _with(state, run_id, remembered=tuple(i for i in run.remembered if i.id != decision.remembered))

@@ -1,0 +1,149 @@
+"""Outcomes: the end of an admitted call, and what it settles: money, steps, machines, postconditions, retries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gated.core import pipeline
+from gated.core.order import engine
+from gated.core.order.templates import escape_text
+from gated.core.stages import ceilings, contracts
+from gated.core.turn import Turn, may_speak
+from gated.events import (
+    AgentId,
+    CallId,
+    CallSettled,
+    Finding,
+    OutcomeReported,
+    Phase,
+    RunEnded,
+    Status,
+    UngatedExecution,
+    Value,
+)
+
+TERMINAL = frozenset({Phase.ANSWERING, Phase.REJECTED, Phase.EXHAUSTED})
+
+
+def report(turn: Turn, outcome: OutcomeReported) -> None:
+    barred = _barred(turn, outcome)
+    if barred is not None:
+        turn.refuse(*barred, call=outcome.call)
+        return
+    run = turn.run
+    entry = run.in_flight.get(outcome.call)
+    if entry is None:
+        _not_in_flight(turn, outcome)
+    elif turn.at > entry.due:
+        turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` lapsed before its outcome came", outcome.call)
+    else:
+        cost = _cost(turn, outcome, entry.tool, entry.reserved_microusd)
+        settle(turn, outcome.call, outcome.status, outcome.content, outcome.facts, cost, outcome.tokens)
+
+
+def _barred(turn: Turn, outcome: OutcomeReported) -> tuple[str, str] | None:
+    by = outcome.by
+    if by.role == "agent":
+        barred = may_speak(turn, AgentId(by.name))
+        if barred is not None:
+            return barred
+    if turn.opened is None:
+        return "lifecycle.run_not_open", "there is no such run to report an outcome to"
+    source = turn.profile().outcomes_from
+    if source != (by.role if by.role == "agent" else str(by)):
+        return "lifecycle.not_outcome_source", f"outcomes of this run come from `{source}`, not from `{by}`"
+    return None
+
+
+def _not_in_flight(turn: Turn, outcome: OutcomeReported) -> None:
+    known = turn.run.calls.get(outcome.call)
+    if known is not None and known.state == "settled":
+        turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` has its outcome already", outcome.call)
+        return
+    if turn.run.ungated >= turn.policy().limits.max_refusals:
+        turn.replies.append(UngatedExecution(call=outcome.call, status=outcome.status))
+        return
+    turn.do(UngatedExecution(call=outcome.call, status=outcome.status))
+    if turn.profile().fail_ungated and not turn.profile().observed and not turn.run.end:
+        reason = f"call `{outcome.call}` was executed without an allow verdict"
+        turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=reason))
+
+
+def _cost(turn: Turn, outcome: OutcomeReported, tool: str, reserved: int) -> int:
+    """Real cost, at least the tool's floor; only someone else than the agent can say that nothing was spent."""
+    if outcome.status == "not_run":
+        return reserved if outcome.by.role == "agent" else 0
+    if outcome.cost_microusd is None:
+        return reserved
+    floor = 0 if turn.profile().privilege.budget.trust_costs else turn.policy().costs.get(tool, 0)
+    return max(outcome.cost_microusd, floor)
+
+
+def settle(
+    turn: Turn,
+    call: CallId,
+    status: Status,
+    content: Value,
+    facts: dict[str, Value],
+    cost_microusd: int,
+    tokens: int,
+    *,
+    lapsed: bool = False,
+) -> None:
+    """End an admitted call: apply its settlement, and end the run where that fails it."""
+    run, profile = turn.run, turn.profile()
+    entry = run.in_flight[call]
+    moved = engine.settle(
+        profile.machines,
+        turn.state.order,
+        turn.run_id,
+        call,
+        entry.tool,
+        entry.touches,
+        entry.args,
+        status,
+        content,
+        facts,
+    )
+    stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
+    breached = _breached(turn, entry.tool, status, content, facts)
+    summary = _text(content) if status == "error" else ""
+    turn.do(
+        CallSettled(
+            call=call,
+            status=status,
+            cost_microusd=cost_microusd,
+            tokens=tokens,
+            phase=None if stays else Phase.OBSERVING,
+            moves=moved.moves,
+            reminders=moved.reminders,
+            lapsed=lapsed,
+            breached=breached,
+            summary=summary,
+        )
+    )
+    _end_if_failed(turn, status, summary, breached)
+
+
+def _breached(turn: Turn, tool: str, status: Status, content: Value, facts: dict[str, Value]) -> tuple[Finding, ...]:
+    profile = turn.profile()
+    if not profile.contracts.ensures or not any(stage == "contracts" for stage, _ in profile.stages):
+        return ()
+    view = pipeline.contract_view(profile, turn.run, turn.at)
+    return contracts.ensure(profile.contracts, view, tool, {}, status, content, facts)
+
+
+def _end_if_failed(turn: Turn, status: Status, summary: str, breached: tuple[Finding, ...]) -> None:
+    run, profile = turn.run, turn.profile()
+    if run.end or profile.observed:
+        return
+    limit = profile.ceilings.max_retries
+    if status == "error" and limit is not None and run.retry_count >= limit:
+        turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=ceilings.retries_summary(summary)))
+    elif breached and contracts.fails_run(profile.contracts, breached):
+        names = ", ".join(sorted({finding.contract or "" for finding in breached}))
+        turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=f"postcondition broken: {names}"))
+
+
+def _text(content: Any) -> str:
+    return escape_text(content if isinstance(content, str) else repr(content), ceilings.MAX_SUMMARY)

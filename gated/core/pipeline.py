@@ -1,0 +1,231 @@
+"""The pipeline: one call through every enabled stage of its agent, in the table's order.
+
+The first acted-on denial ends it; an ask does not, so that nobody is asked about what would be denied anyway. A stage that
+raises, or answers with what is no finding, denies. A new stage is a file, a field of the profile and a row of `CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gated.core.call import Call
+from gated.core.order import engine
+from gated.core.order.machines import Touched
+from gated.core.policy import Policy, Profile
+from gated.core.stages import contracts, dcbf, dfa, privilege
+from gated.core.state import RunState, ThreadState
+from gated.events import Decided, Finding, RunId, Touch
+
+
+class Seat(Struct, frozen=True):
+    """An ancestor of the run whose budgets and barriers the call counts in too."""
+
+    run_id: RunId
+    run: RunState
+    profile: Profile
+
+
+class Hearing(Struct, frozen=True):
+    """All that the stages may look at while one call is decided. `at` in µs."""
+
+    policy: Policy
+    profile: Profile
+    state: ThreadState
+    run_id: RunId
+    run: RunState
+    call: Call
+    nested: bool
+    at: int
+    touched: Touched
+    ancestors: tuple[Seat, ...] = ()
+
+
+class Ruling(Struct, frozen=True):
+    """What the pipeline made of a call. `asks` are the findings that a person must answer, `lifted` those answered."""
+
+    decision: Decided
+    stage: str | None
+    code: str | None
+    reason: str | None
+    findings: tuple[Finding, ...]
+    checks_failed: tuple[str, ...]
+    checks_skipped: tuple[str, ...]
+    would: Decided | None
+    asks: tuple[Finding, ...]
+    lifted: tuple[Finding, ...]
+
+
+def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
+    rules = hearing.profile.privilege
+    found = privilege.check(rules, _spent(hearing, rules.budget, hearing.run), hearing.call)
+    for seat in hearing.ancestors:
+        budget = seat.profile.privilege.budget
+        more = privilege.check_budget(budget, _spent(hearing, budget, seat.run), hearing.call)
+        found += tuple(replace(finding, run=seat.run_id) for finding in more)
+    return found
+
+
+def _spent(hearing: Hearing, budget: privilege.Budget, run: RunState) -> privilege.Spent:
+    return privilege.Spent(hearing.state.tally if budget.thread else run.tally, hearing.at)
+
+
+def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
+    rules = hearing.profile.dfa
+    steps = dfa.Steps(hearing.run.dfa, _taken(hearing, rules, hearing.run), hearing.nested)
+    found = dfa.check(rules, steps)
+    for seat in hearing.ancestors:
+        over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
+        if over is not None:
+            found += (replace(over, run=seat.run_id),)
+    return found
+
+
+def _taken(hearing: Hearing, rules: dfa.DfaRules, run: RunState) -> int:
+    tally = hearing.state.tally if rules.thread_steps else run.tally
+    return tally.steps + tally.in_flight
+
+
+def _order(hearing: Hearing) -> tuple[Finding, ...]:
+    call = hearing.call
+    if not hearing.touched.touches and not hearing.touched.findings:
+        return ()
+    order = hearing.state.order
+    return engine.gate(hearing.profile.machines, order, hearing.run_id, call.tool, hearing.touched, call.args)
+
+
+def _contracts(hearing: Hearing) -> tuple[Finding, ...]:
+    rules = hearing.profile.contracts
+    if not rules.any:
+        return ()
+    return contracts.check(rules, contract_view(hearing.profile, hearing.run, hearing.at), hearing.call)
+
+
+def contract_view(profile: Profile, run: RunState, at: int) -> contracts.View:
+    return contracts.View(
+        agent=profile.name,
+        phase=run.phase,
+        step_count=run.step_count,
+        counts=run.tally.counts,
+        cost_microusd=run.tally.cost_microusd,
+        task=run.task,
+        labels=run.labels,
+        failed=run.failed,
+        recent=tuple((r.tool, r.status, r.args_sha256) for r in run.recent),
+        at=at,
+    )
+
+
+def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
+    call, thread = hearing.call, hearing.state.tally
+    found = dcbf.check(hearing.profile.dcbf, dcbf.Tallies(hearing.run.tally, thread), call)
+    for seat in hearing.ancestors:
+        more = dcbf.check(seat.profile.dcbf, dcbf.Tallies(seat.run.tally, thread), call)
+        found += tuple(replace(finding, run=seat.run_id) for finding in more)
+    return found
+
+
+CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
+    "privilege": _privilege,
+    "dfa": _dfa,
+    "order": _order,
+    "contracts": _contracts,
+    "dcbf": _dcbf,
+}
+
+_OUTCOMES: Final = frozenset({"deny", "ask", "warn"})
+
+
+def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...] = ()) -> Ruling:
+    """Decide the call. `lifted` are the sources of asks that people have answered, `observed` findings made before."""
+    findings: list[Finding] = list(observed)
+    failed: list[str] = []
+    asks: list[Finding] = []
+    answered: list[Finding] = []
+    stages = hearing.profile.stages
+    for position, (stage, watched) in enumerate(stages):
+        denied: Finding | None = None
+        for finding in _examine(stage, hearing):
+            if watched and finding.authoritative:
+                finding = replace(finding, authoritative=False)
+            findings.append(finding)
+            if not finding.authoritative or finding.outcome == "warn":
+                continue
+            if finding.outcome == "ask" and source_of(finding) in lifted:
+                answered.append(finding)
+                continue
+            if stage not in failed:
+                failed.append(stage)
+            if finding.outcome == "deny":
+                denied = denied or finding
+            else:
+                asks.append(finding)
+        if denied is not None:
+            skipped = tuple(name for name, _ in stages[position + 1 :])
+            return _ruling("deny", denied, findings, failed, skipped, (), ())
+    if asks:
+        return _ruling("suspend", asks[0], findings, failed, (), tuple(asks), tuple(answered))
+    return _ruling("allow", None, findings, failed, (), (), tuple(answered))
+
+
+def _ruling(
+    decision: Decided,
+    decider: Finding | None,
+    findings: list[Finding],
+    failed: list[str],
+    skipped: tuple[str, ...],
+    asks: tuple[Finding, ...],
+    lifted: tuple[Finding, ...],
+) -> Ruling:
+    return Ruling(
+        decision,
+        decider.stage if decider else None,
+        decider.code if decider else None,
+        decider.reason if decider else None,
+        tuple(findings),
+        tuple(failed),
+        skipped,
+        _would(decision, findings),
+        asks,
+        lifted,
+    )
+
+
+def _examine(stage: str, hearing: Hearing) -> tuple[Finding, ...]:
+    """A stage's findings; fail closed where it raises or answers with something else."""
+    try:
+        found = tuple(CHECKS[stage](hearing))
+        for finding in found:
+            if not isinstance(finding, Finding) or finding.outcome not in _OUTCOMES:
+                raise TypeError(f"{finding!r} is no finding")
+    except Exception as error:
+        reason = f"the stage {stage} failed on this call, so it is denied"
+        return (Finding(stage, "deny", f"{stage}.crashed", reason, error=type(error).__name__),)
+    return found
+
+
+def _would(decision: Decided, findings: list[Finding]) -> Decided | None:
+    watched = {finding.outcome for finding in findings if not finding.authoritative}
+    if decision != "deny" and "deny" in watched:
+        return "deny"
+    if decision == "allow" and "ask" in watched:
+        return "suspend"
+    return None
+
+
+def source_of(finding: Finding) -> str:
+    """What asked: an approval lifts asks of the same source and nothing else."""
+    parts = (finding.code, finding.machine, finding.contract, finding.pattern, finding.run)
+    return " ".join(part for part in parts if part)
+
+
+def touches_of(hearing: Hearing, ruling: Ruling) -> tuple[Touch, ...]:
+    """The machine instances that the admitted call bears on; answered asks let their transitions fire."""
+    asked = frozenset((f.machine, f.key) for f in ruling.lifted if f.machine is not None)
+    if not asked:
+        return hearing.touched.touches
+    order = hearing.state.order
+    return engine.override(hearing.profile.machines, order, hearing.run_id, hearing.touched, asked)

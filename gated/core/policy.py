@@ -1,0 +1,341 @@
+"""The policy: every stage's rules, made of one file (or a folder of them), known by the SHA-256 of its canonical form.
+
+`load` turns a document into a compiled `Policy` or raises `DocumentError` with file, line and the offending text; nothing
+is skipped. A policy denies whatever it does not speak of: an agent without a profile gets one that has no rights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gated import canonical
+from gated.core import tickets
+from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
+from gated.core.order.patterns import compile_pattern
+from gated.core.scope import DataScope, Resources, compile_scope
+from gated.core.stages import ceilings, contracts, dcbf, dfa, lifecycle, privilege
+from gated.documents import Document, DocumentError, decode, parse_document, parse_duration, parse_usd
+from gated.events import AgentId
+
+StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
+STAGES: Final[tuple[StageName, ...]] = ("privilege", "dfa", "order", "contracts", "dcbf")  # built, in pipeline order
+UNBUILT: Final = ("semantic", "breaker", "redact")
+Mode = Literal["enforce", "observe"]
+Duration = str | int
+Path = tuple[str | int, ...]
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+DEFAULT_TIMEOUT: Final = "15m"
+
+
+class ToolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"json_schema": "schema"}):
+    """`tools:` what the policy knows of a tool. `call_timeout` stands in for the agent's."""
+
+    resources: Resources = Resources()
+    json_schema: dict[str, Any] | bool | None = None
+    cost_usd: float | int | str | None = None
+    outbound: bool = False
+    sensitive: bool = False
+    call_timeout: Duration | None = None
+
+
+class ThreadsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`threads:` the agents that may speak in one another's threads."""
+
+    shared_by: tuple[tuple[AgentId, ...], ...] = ()
+
+
+class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`agents.<name>:` and `defaults:`."""
+
+    role: str | None = None
+    owner: str | None = None
+    mode: Mode = "enforce"
+    modes: dict[StageName, Mode] = {}
+    checks: tuple[StageName, ...] = STAGES
+    runs: lifecycle.RunsEntry = lifecycle.RunsEntry()
+    outcomes_from: Annotated[str, Meta(pattern=r"^(agent|runner:[A-Za-z0-9_-]{1,128})$")] = "agent"
+    allowed_tools: tuple[str, ...] = ()
+    forbidden_tools: tuple[str, ...] = ()
+    approval_required: tuple[str, ...] = ()
+    data_scope: DataScope | Literal["any"] | None = None
+    resource_budget: privilege.BudgetEntry = privilege.BudgetEntry()
+    dfa: dfa.DfaEntry = dfa.DfaEntry()
+    ceilings: ceilings.CeilingsEntry = ceilings.CeilingsEntry()
+    grounding: tuple[str, ...] | None = None
+    dcbf: dcbf.DcbfEntry = dcbf.DcbfEntry()
+    machines: tuple[str | MachineEntry, ...] | None = None
+    call_timeout: Duration = DEFAULT_TIMEOUT
+    on_ungated: Literal["record", "fail"] = "record"
+    children: Literal["inherit", "own"] = "inherit"
+
+
+class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The policy file."""
+
+    version: Literal[1]
+    mode: Mode = "enforce"
+    defaults: AgentEntry = AgentEntry()
+    unknown_tools: Literal["pass", "deny"] = "pass"
+    threads: ThreadsEntry = ThreadsEntry()
+    limits: lifecycle.LimitsEntry = lifecycle.LimitsEntry()
+    agents: dict[Name, AgentEntry] = {}
+    tools: dict[str, ToolEntry] = {}
+    machines: tuple[MachineEntry, ...] = ()
+    continuation: Continuation = Continuation()
+    contracts: tuple[contracts.ContractEntry, ...] = ()
+    approvals: tickets.ApprovalsEntry = tickets.ApprovalsEntry()
+    groups: dict[str, tuple[str, ...]] = {}
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """One agent's compiled rules. `stages` are its enabled ones in pipeline order, with whether each is only observed."""
+
+    name: AgentId
+    owner: str | None
+    observed: bool
+    stages: tuple[tuple[StageName, bool], ...]
+    operator_opens: bool
+    max_open: int | None
+    outcomes_from: str
+    privilege: privilege.PrivilegeRules
+    dfa: dfa.DfaRules
+    machines: MachineSet
+    contracts: contracts.ContractSet
+    dcbf: dcbf.DcbfRules
+    ceilings: ceilings.CeilingsEntry
+    grounding: frozenset[str]
+    grounds: bool
+    call_timeout: int
+    fail_ungated: bool
+    inherits: bool
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Compiled once, shared by all runs that are bound to it."""
+
+    digest: str
+    text: bytes  # the canonical form
+    agents: Mapping[AgentId, Profile]
+    nobody: Profile
+    known_tools: frozenset[str]
+    deny_unknown: bool
+    schemas: Mapping[str, ceilings.ArgumentSchema]
+    costs: Mapping[str, int]
+    timeouts: Mapping[str, int]
+    shared: tuple[tuple[AgentId, ...], ...]
+    limits: lifecycle.LimitsEntry
+    continuation: Continuation
+    approvals: tickets.Approvals
+    window: int
+    entry: PolicyEntry
+
+    def profile(self, agent: AgentId) -> Profile:
+        """The agent's profile; where it has none, one without any rights."""
+        return self.agents.get(agent, self.nobody)
+
+
+def load_text(text: str | bytes, file: str) -> Policy:
+    """The policy in one file's text. Raises `DocumentError`."""
+    return load(parse_document(text, file=file))
+
+
+def load(document: Document) -> Policy:
+    """Compile a policy. Raises `DocumentError` with the file and line of what is wrong."""
+    _refuse_unbuilt(document)
+    entry = decode(document, PolicyEntry)
+    text = canonical.encode(document.data)
+    compiler = _Compiler(document, entry)
+    agents = {AgentId(name): compiler.profile(name) for name in entry.agents}
+    return Policy(
+        digest=hashlib.sha256(text).hexdigest(),
+        text=text,
+        agents=agents,
+        nobody=compiler.nobody(),
+        known_tools=frozenset(entry.tools),
+        deny_unknown=entry.unknown_tools == "deny",
+        schemas=compiler.schemas(),
+        costs=compiler.costs,
+        timeouts=compiler.timeouts(),
+        shared=compiler.shared(),
+        limits=entry.limits,
+        continuation=entry.continuation,
+        approvals=compiler.at(("approvals",), tickets.compile_approvals, entry.approvals, entry.groups),
+        window=max([5, *(p.dcbf.window for p in agents.values())]),
+        entry=entry,
+    )
+
+
+def _refuse_unbuilt(document: Document) -> None:
+    data = document.data
+    if not isinstance(data, dict):
+        raise _error(document, (), "a policy is a mapping that begins with `version: 1`")
+    for key in UNBUILT:
+        if key in data:
+            raise _error(document, (key,), f"`{key}` is not supported by this version of gated")
+    agents = data.get("agents")
+    named = agents.items() if isinstance(agents, dict) else ()
+    for path, agent in [(("defaults",), data.get("defaults")), *((("agents", name), a) for name, a in named)]:
+        checks = agent.get("checks") if isinstance(agent, dict) else None
+        for position, stage in enumerate(checks if isinstance(checks, list) else ()):
+            if stage in get_args(StageName) and stage not in STAGES:
+                where = (*path, "checks", position)
+                raise _error(document, where, f"the stage `{stage}` is not supported by this version of gated")
+
+
+def _error(document: Document, path: Path, message: str) -> DocumentError:
+    return DocumentError(document.file_of(path), document.line(path), message)
+
+
+T = TypeVar("T")
+
+
+class _Compiler:
+    """Compiles the parts of one document, naming the place of whatever does not compile."""
+
+    def __init__(self, document: Document, entry: PolicyEntry) -> None:
+        self._document = document
+        self._entry = entry
+        self._base = self._machines(("machines",), entry.machines)
+        self._contracts = self.at(("contracts",), contracts.compile_contracts, entry.contracts)
+        self._outbound = tuple(name for name, tool in entry.tools.items() if tool.outbound)
+        self._resources = {name: tool.resources for name, tool in entry.tools.items() if tool.resources.args}
+        self.costs = {
+            name: self.at(("tools", name, "cost_usd"), parse_usd, tool.cost_usd)
+            for name, tool in entry.tools.items()
+            if tool.cost_usd is not None
+        }
+
+    def at(self, path: Path, compile: Callable[..., T], *args: Any) -> T:
+        """Run a stage's compiler; what it raises becomes an error of the document at `path`."""
+        try:
+            return compile(*args)
+        except DocumentError:
+            raise
+        except MachineError as error:
+            raise _error(self._document, (*path, *error.path), str(error)) from error
+        except ValueError as error:
+            raise _error(self._document, (*path, *getattr(error, "path", ())), str(error)) from error
+
+    def profile(self, name: str) -> Profile:
+        path: Path = ("agents", name)
+        raw = self._document.data["agents"][name] or {}
+        defaults = self._document.data.get("defaults") or {}
+        entry = msgspec.convert({**defaults, **raw}, AgentEntry)
+        return self._profile(path, AgentId(name), entry, raw)
+
+    def nobody(self) -> Profile:
+        return self._profile((), AgentId(""), AgentEntry(machines=()), {})
+
+    def _profile(self, path: Path, name: AgentId, entry: AgentEntry, raw: Mapping[str, Any]) -> Profile:
+        def place(key: str) -> Path:
+            return (*path, key) if key in raw else ("defaults", key)
+
+        per_call = self.at(place("dcbf"), parse_usd, entry.dcbf.resource.per_call_cost_usd)
+        observed = "observe" in (entry.mode, self._entry.mode)
+        budget = entry.resource_budget
+        return Profile(
+            name=name,
+            owner=entry.owner,
+            observed=observed,
+            stages=tuple((s, observed or entry.modes.get(s) == "observe") for s in STAGES if s in entry.checks),
+            operator_opens=entry.runs.opened_by == "operator",
+            max_open=entry.runs.max_open,
+            outcomes_from=entry.outcomes_from,
+            privilege=self._privilege(place, entry),
+            dfa=self.at(
+                place("dfa"),
+                dfa.compile_dfa,
+                entry.dfa,
+                budget.max_steps,
+                budget.max_loops_per_phase,
+                budget.scope == "thread",
+            ),
+            machines=self._own_machines(place("machines"), entry),
+            contracts=self._contracts,
+            dcbf=self.at(place("dcbf"), self._dcbf, entry.dcbf, per_call),
+            ceilings=entry.ceilings,
+            grounding=frozenset(entry.grounding or ()),
+            grounds=entry.grounding is not None,
+            call_timeout=self.at(place("call_timeout"), parse_duration, entry.call_timeout),
+            fail_ungated=entry.on_ungated == "fail",
+            inherits=entry.children == "inherit",
+        )
+
+    def _privilege(self, place: Callable[[str], Path], entry: AgentEntry) -> privilege.PrivilegeRules:
+        for key in ("allowed_tools", "forbidden_tools", "approval_required"):
+            for position, text in enumerate(getattr(entry, key)):
+                self.at((*place(key), position), compile_pattern, text)
+        return privilege.PrivilegeRules(
+            entry.allowed_tools,
+            entry.forbidden_tools,
+            entry.approval_required,
+            self.at(place("data_scope"), compile_scope, entry.data_scope, self._resources),
+            self.at(place("resource_budget"), privilege.compile_budget, entry.resource_budget),
+        )
+
+    def _dcbf(self, entry: dcbf.DcbfEntry, per_call: int) -> dcbf.DcbfRules:
+        for name in entry.remove:
+            if name not in dcbf.DEFAULT_NAMES:
+                raise ValueError(
+                    f"there is no barrier `{name}` to remove: it is one of {', '.join(dcbf.DEFAULT_NAMES)}"
+                )
+        return dcbf.compile_dcbf(entry, self._outbound, per_call)
+
+    def _machines(self, path: Path, entries: Iterable[MachineEntry]) -> dict[str, Machine]:
+        found: dict[str, Machine] = {}
+        for position, entry in enumerate(entries):
+            if entry.name in found:
+                raise _error(self._document, (*path, position, "name"), f"machine `{entry.name}` is declared twice")
+            found[entry.name] = self.at((*path, position), compile_machine, entry)
+        return found
+
+    def _own_machines(self, path: Path, entry: AgentEntry) -> MachineSet:
+        if entry.machines is None:
+            return MachineSet(tuple(self._base.values()))
+        chosen: dict[str, Machine] = {}
+        for position, item in enumerate(entry.machines):
+            where = (*path, position)
+            machine = self._named(where, item) if isinstance(item, str) else self._whole(where, item)
+            if machine.name in chosen:
+                raise _error(self._document, where, f"machine `{machine.name}` is listed twice")
+            chosen[machine.name] = machine
+        return MachineSet(tuple(chosen.values()))
+
+    def _named(self, where: Path, name: str) -> Machine:
+        if name not in self._base:
+            known = ", ".join(f"`{n}`" for n in self._base) or "none"
+            raise _error(self._document, where, f"there is no machine `{name}`: the base machines are {known}")
+        return self._base[name]
+
+    def _whole(self, where: Path, entry: MachineEntry) -> Machine:
+        if entry.name in self._base:
+            raise _error(self._document, where, f"machine `{entry.name}` is a base machine already: rename one")
+        return self.at(where, compile_machine, entry)
+
+    def schemas(self) -> dict[str, ceilings.ArgumentSchema]:
+        return {
+            name: self.at(("tools", name, "schema"), ceilings.ArgumentSchema, tool.json_schema)
+            for name, tool in self._entry.tools.items()
+            if tool.json_schema is not None
+        }
+
+    def timeouts(self) -> dict[str, int]:
+        return {
+            name: self.at(("tools", name, "call_timeout"), parse_duration, tool.call_timeout)
+            for name, tool in self._entry.tools.items()
+            if tool.call_timeout is not None
+        }
+
+    def shared(self) -> tuple[tuple[AgentId, ...], ...]:
+        for position, group in enumerate(self._entry.threads.shared_by):
+            for agent in group:
+                if agent not in self._entry.agents:
+                    where = ("threads", "shared_by", position)
+                    raise _error(self._document, where, f"there is no agent `{agent}`")
+        return self._entry.threads.shared_by

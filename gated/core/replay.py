@@ -1,0 +1,102 @@
+"""Replay: decide every record of a log again and report the first decision that comes out differently.
+
+Replaying needs the records and the policies they name, nothing else; the derived record must equal the stored one byte for
+byte, its hash included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gated.core.decide import record
+from gated.core.policy import Policy
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import Body, PolicyBound, Record, ThreadId, encode, unseal
+
+Policies = Callable[[str], Policy | None]
+
+
+class Difference(Struct, frozen=True):
+    """The first place where a replay leaves the log. `what` names the part: a decision's kind, or the field."""
+
+    thread: str
+    run: str
+    seq: int
+    what: str
+    stage: str | None
+    recorded: Any
+    derived: Any
+
+
+class Replayer:
+    """Replays records as they come, thread by thread; each thread's records in order."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._states: dict[ThreadId, ThreadState] = {}
+        self._known: dict[str, Policy] = {}
+        self.records = 0
+
+    def feed(self, stored: Record) -> Difference | None:
+        """Decide one record again. `None`: it came out byte for byte."""
+        body = unseal(stored)
+        policy = self._policy(body.policy)
+        if policy is None:
+            return _difference(body, "policy", body.policy, "the log does not hold this policy")
+        if isinstance(body.observation, PolicyBound):
+            self._policy(body.observation.policy)
+        state = self._states.get(body.thread) or ThreadState(body.thread)
+        made, derived = record(Registry(policy, self._known), state, body.run, body.observation, body.at, body.input)
+        if derived is None or derived.hash != stored.hash:
+            return _compare(body, None if derived is None else unseal(derived))
+        self._states[body.thread] = made.state
+        self.records += 1
+        return None
+
+    def _policy(self, digest: str) -> Policy | None:
+        if digest not in self._known:
+            found = self._policies(digest)
+            if found is None:
+                return None
+            self._known[digest] = found
+        return self._known[digest]
+
+
+def replay(records: Iterable[Record], policies: Policies) -> Difference | None:
+    """The first difference between a log and what the core makes of it, or None."""
+    replayer = Replayer(policies)
+    for stored in records:
+        difference = replayer.feed(stored)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _compare(recorded: Body, derived: Body | None) -> Difference:
+    if derived is None:
+        return _difference(recorded, "decisions", _plain(recorded.decisions), "nothing is decided")
+    for position, theirs in enumerate(recorded.decisions):
+        ours = derived.decisions[position] if position < len(derived.decisions) else None
+        if ours is None or encode(ours) != encode(theirs):
+            stage = getattr(theirs, "stage", None)
+            return _difference(recorded, str(_plain(theirs)["kind"]), _plain(theirs), _plain(ours), stage)
+    if len(derived.decisions) > len(recorded.decisions):
+        extra = derived.decisions[len(recorded.decisions)]
+        return _difference(recorded, "decisions", "nothing more", _plain(extra))
+    for field in recorded.__struct_fields__:
+        if getattr(recorded, field) != getattr(derived, field):
+            return _difference(recorded, field, _plain(getattr(recorded, field)), _plain(getattr(derived, field)))
+    return _difference(recorded, "bytes", "another encoding of the same record", "")
+
+
+def _difference(body: Body, what: str, recorded: Any, derived: Any, stage: str | None = None) -> Difference:
+    return Difference(body.thread, body.run, body.seq, what, stage, recorded, derived)
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)

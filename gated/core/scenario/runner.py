@@ -1,0 +1,306 @@
+"""Runs the scenarios of a document and reports every expectation that did not hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from gated import canonical
+from gated.core import policy as policies
+from gated.core.policy import Policy
+from gated.core.replay import Difference as ReplayDifference
+from gated.core.replay import replay
+from gated.core.scenario import expect, steps
+from gated.core.scenario.format import AdvanceEntry, ScenarioEntry, ScenarioFile, StateEntry, StepEntry
+from gated.core.scenario.world import World
+from gated.core.stages import dcbf
+from gated.documents import Document, DocumentError, decode, parse_document, parse_duration
+from gated.events import AbortRequested, AgentId, CallId, Finding, FinishRequested, PolicyBound, RunId, Sender, ThreadId
+
+Read = Callable[[str], Document]
+
+
+class Failure(Struct, frozen=True):
+    """One expectation that did not hold. `step` is the position in the file, `state` or `replay`."""
+
+    step: str
+    key: str
+    expected: Any
+    got: Any
+    findings: tuple[Finding, ...] = ()
+
+
+class Result(Struct, frozen=True):
+    """`seed` draws the interleavings of `concurrent` steps again."""
+
+    file: str
+    scenario: str
+    ok: bool
+    seed: int
+    failures: tuple[Failure, ...] = ()
+
+
+def run_document(document: Document, read: Read, seed: int = 0) -> Iterator[Result]:
+    """Run every scenario of a file. `read` reads a policy file that it names. Raises `DocumentError`."""
+    entry = decode(document, ScenarioFile)
+    loaded = _policy(document, entry.policy, read)
+    for position, scenario in enumerate(entry.scenarios):
+        play = _Play(document, position, scenario, read, loaded, seed)
+        failures = tuple(play.run())
+        yield Result(document.file, scenario.name, not failures, seed, failures)
+
+
+def _policy(document: Document, value: str | dict[str, Any], read: Read) -> Policy:
+    """The policy of a path beside the file, or of the mapping itself (errors then name the scenario file)."""
+    if isinstance(value, str):
+        return policies.load(read(value))
+    text = canonical.encode(value)
+    try:
+        return policies.load(parse_document(text, file=f"{document.file} (policy).json"))
+    except DocumentError as error:
+        raise DocumentError(document.file, document.line(("policy",)), f"in the policy: {error.message}") from error
+
+
+class _Stop(Exception):
+    """A failure after which the rest of the scenario says nothing."""
+
+
+class _Play:
+    def __init__(
+        self, document: Document, position: int, entry: ScenarioEntry, read: Read, policy: Policy, seed: int
+    ) -> None:
+        self.document, self.position, self.read, self.seed = document, position, read, seed
+        self.entry = self._named(entry)
+        self.world = World(policy)
+        self.failures: list[Failure] = []
+        self.resolutions = 0
+
+    def run(self) -> list[Failure]:
+        world, entry = self.world, self.entry
+        run_id = RunId(entry.run)
+        world.speak_for(ThreadId(entry.thread or entry.run), run_id, self._agent(entry))
+        steps.start(world, task=entry.task, labels=entry.labels)
+        for number, step in enumerate(entry.steps):
+            self._step(step, str(number + 1))
+        self._compare_state(entry.state)
+        self._replay()
+        return self.failures
+
+    def _agent(self, entry: ScenarioEntry) -> AgentId:
+        if entry.agent is not None:
+            return AgentId(entry.agent)
+        agents = list(self.world.current.agents)
+        if len(agents) != 1:
+            raise self._error((), f"the policy has {len(agents)} agents: say which `agent` the scenario is about")
+        return agents[0]
+
+    def _error(self, path: tuple[str | int, ...], message: str) -> DocumentError:
+        return DocumentError(self.document.file, self.document.line(("scenarios", self.position, *path)), message)
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _named(self, entry: ScenarioEntry) -> ScenarioEntry:
+        """Every call gets its id: the n-th of the scenario is `c<n>` unless it names one."""
+        self._count, self._ids = 0, set[str]()
+        return replace(entry, steps=tuple(self._named_step(step, (i,)) for i, step in enumerate(entry.steps)))
+
+    def _named_step(self, step: StepEntry, path: tuple[str | int, ...]) -> StepEntry:
+        try:
+            step.action  # noqa: B018
+        except ValueError as error:
+            raise self._error(("steps", *path), str(error)) from error
+        if step.intent is not None:
+            return replace(step, intent=replace(step.intent, id=self._name(step.intent.id, path)))
+        if step.batch is not None:
+            return replace(step, batch=tuple(replace(c, id=self._name(c.id, path)) for c in step.batch))
+        if step.run is not None:
+            return replace(step, run=replace(step.run, call=self._name(step.run.call, path)))
+        if step.concurrent is not None:
+            lanes = tuple(
+                tuple(self._named_step(inner, (*path, "concurrent", i, j)) for j, inner in enumerate(lane))
+                for i, lane in enumerate(step.concurrent)
+            )
+            return replace(step, concurrent=lanes)
+        return step
+
+    def _name(self, given: str | None, path: tuple[str | int, ...]) -> str:
+        self._count += 1
+        made = f"c{self._count}"
+        if given is None and made in self._ids:
+            raise self._error(("steps", *path), f"the call gets the id `{made}`, which another call has been given")
+        self._ids.add(given or made)
+        return given or made
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def _step(self, step: StepEntry, label: str) -> None:
+        try:
+            answers, single = self._play(step, label)
+            self._judge(step, label, answers, single)
+        except expect.BadExpectation as error:
+            raise self._error((), f"step {label}: {error}") from error
+        except ValueError as error:
+            if isinstance(error, DocumentError | expect.Difference):
+                raise
+            raise self._error((), f"step {label}: {error}") from error
+
+    def _play(self, step: StepEntry, label: str) -> tuple[list[Any], bool]:
+        """The answers to a step, and whether its expectation is of one thing rather than of a list of verdicts."""
+        world = self.world
+        match step.action:
+            case "intent" | "batch":
+                nesting = step.nesting or (step.intent.nesting if step.intent is not None else None)
+                return steps.intents(world, steps.calls_of(step), step.mode, nesting), step.intent is not None
+            case "outcome":
+                assert step.outcome is not None
+                return steps.outcome(world, step.outcome), True
+            case "run":
+                return self._run(step, label), True
+            case "resolve":
+                assert step.resolve is not None
+                self.resolutions += 1
+                return steps.resolve(world, step.resolve, self.resolutions), True
+            case "forget":
+                assert step.forget is not None
+                return steps.forget(world, step.forget.ticket, step.forget.by), True
+            case "finish":
+                return world.observe(FinishRequested(world.sender)), not isinstance(step.expect, list)
+            case "abort":
+                reason = step.abort.reason if step.abort is not None else ""
+                return world.observe(AbortRequested(world.sender, reason)), not isinstance(step.expect, list)
+            case "advance":
+                return self._advance(step), False
+            case "switch":
+                assert step.switch is not None
+                return steps.switch(world, step.switch), True
+            case "policy":
+                return self._bind(step), True
+            case _:
+                return self._concurrent(step, label), False
+
+    def _run(self, step: StepEntry, label: str) -> list[Any]:
+        assert step.run is not None
+        asked, ended = steps.run(self.world, step.run, step.run.call or "")
+        self._differs(
+            label,
+            expect.views(self.world, asked),
+            lambda: expect.compare({"decision": "allow"}, _last(expect.views(self.world, asked))),
+        )
+        return ended
+
+    def _advance(self, step: StepEntry) -> list[Any]:
+        assert step.advance is not None
+        entry = step.advance if isinstance(step.advance, AdvanceEntry) else AdvanceEntry(by=step.advance)
+        return self.world.advance(parse_duration(entry.by), entry.fire)
+
+    def _bind(self, step: StepEntry) -> list[Any]:
+        assert step.policy is not None
+        world = self.world
+        world.bind(_policy(self.document, step.policy, self.read))
+        if not step.now:
+            return []
+        return world.observe(PolicyBound(Sender("operator", "scenario"), world.current.digest))
+
+    def _concurrent(self, step: StepEntry, label: str) -> list[Any]:
+        """Play the lanes in `interleavings` drawn orders, each on a fork; the last one's state goes on."""
+        assert step.concurrent is not None
+        before, answers = self.world, list[Any]()
+        draw = random.Random(self.seed)
+        for _ in range(max(1, step.interleavings)):
+            self.world = before.fork()
+            answers = []
+            for lane, position in _interleaving(step.concurrent, draw):
+                inner = step.concurrent[lane][position]
+                part = f"{label}.{lane + 1}.{position + 1}"
+                got, single = self._play(inner, part)
+                self._judge(inner, part, got, single)
+                answers += expect.views(self.world, got)
+            if step.expect is not UNSET and not self.failures:
+                self._differs(label, answers, lambda got=answers: expect.compare_list(step.expect, got))
+            if self.failures:
+                break
+        return answers
+
+    def _judge(self, step: StepEntry, label: str, answers: list[Any], single: bool) -> None:
+        if step.action == "concurrent":
+            return
+        views = expect.views(self.world, answers)
+        if step.expect is UNSET:
+            refused = [view for view in views if view.get("refused")]
+            if refused and step.action != "run":
+                self.failures.append(
+                    Failure(label, "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}")
+                )
+        elif single and isinstance(step.expect, dict):
+            self._differs(label, views, lambda: expect.compare(step.expect, expect.summary(self.world, answers)))
+        else:
+            self._differs(label, views, lambda: expect.compare_list(step.expect, views))
+
+    def _differs(self, label: str, views: list[dict[str, Any]], comparing: Callable[[], None]) -> None:
+        try:
+            comparing()
+        except expect.Difference as found:
+            findings = expect.findings_of(views)
+            self.failures.append(Failure(label, found.key, found.expected, found.got, findings))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _compare_state(self, entry: StateEntry) -> None:
+        got = _state(self.world)
+        for key in entry.__struct_fields__:
+            wanted = getattr(entry, key)
+            if wanted is not UNSET and not expect.matches(wanted, got.get(key)):
+                self.failures.append(Failure("state", key, wanted, got.get(key)))
+
+    def _replay(self) -> None:
+        """The log of the scenario gives the same decisions again, byte for byte."""
+        world = self.world
+        difference: ReplayDifference | None = replay((e.record for e in world.log), world.known.get)
+        if difference is not None:
+            self.failures.append(Failure("replay", difference.what, difference.recorded, difference.derived))
+
+
+def _last(views: list[dict[str, Any]]) -> dict[str, Any]:
+    return views[-1] if views else {}
+
+
+def _interleaving(lanes: tuple[tuple[StepEntry, ...], ...], draw: random.Random) -> list[tuple[int, int]]:
+    """A drawn order of all steps in which those of one lane keep theirs."""
+    order = [lane for lane, inner in enumerate(lanes) for _ in inner]
+    draw.shuffle(order)
+    seen = [0] * len(lanes)
+    found: list[tuple[int, int]] = []
+    for lane in order:
+        found.append((lane, seen[lane]))
+        seen[lane] += 1
+    return found
+
+
+def _state(world: World) -> dict[str, Any]:
+    run, state = world.run_state, world.state
+    if run is None:
+        return {"history": [], "step_count": 0, "hop_count": 0, "failed": False}
+    profile = world.known[run.policy].profile(run.agent)
+    return {
+        "phase": str(run.phase),
+        "step_count": run.step_count,
+        "hop_count": run.hop_count,
+        "retry_count": run.retry_count,
+        "call_count": run.tally.calls,
+        "cost_usd": run.tally.cost_microusd / 1e6,
+        "tokens": run.tally.tokens,
+        "failed": run.failed,
+        "history": world.history(),
+        "barriers": dcbf.get_barrier_values(profile.dcbf, dcbf.Tallies(run.tally, state.tally)),
+        "machines": state.order.view(world.run),
+        "metrics": state.order.totals(),
+        "loop_count": {"ACTING": run.dfa.loops},
+        "in_flight": sorted(run.in_flight),
+    }
+
+
+__all__ = ["CallId", "Failure", "Result", "run_document"]

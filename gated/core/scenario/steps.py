@@ -1,0 +1,162 @@
+"""Playing one step of a scenario on its world: the observation it stands for, and the answers to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from gated import ingress, strict_json
+from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
+from gated.core.scenario.world import World, call_id
+from gated.documents import parse_usd
+from gated.events import (
+    AgentId,
+    ForgetRequested,
+    IntentsReceived,
+    OutcomeReported,
+    Remember,
+    ResolutionReceived,
+    RunId,
+    RunStarted,
+    Sender,
+    ThreadId,
+    Wanted,
+)
+
+Answers = list[Any]
+
+
+def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str | None) -> Answers:
+    wanted = tuple(_wanted(call, position) for position, call in enumerate(calls))
+    said = nesting or next((call.nesting for call in calls if call.nesting is not None), None)
+    explicit = said == "explicit"
+    return world.observe(IntentsReceived(world.sender, wanted, mode, "explicit" if explicit else "inferred"))
+
+
+def _wanted(call: CallEntry, position: int) -> Wanted:
+    """The call as the wire would hand it over."""
+    args: Any = {} if call.args is UNSET else call.args
+    if call.raw is not None:
+        try:
+            args = strict_json.parse(call.raw.encode())
+        except strict_json.BadJson as error:
+            return Wanted(call_id(call.id), refused=f"ingress.{_code(error)}", why=str(error))
+    data = {"id": call.id, "tool": call.tool, "args": args, "parent": call.parent, "cost_usd": call.cost_usd}
+    return ingress.wanted_from(data, position)
+
+
+def _code(error: strict_json.BadJson) -> str:
+    """What is wrong inside the arguments of one call is wrong with its arguments."""
+    return "args" if error.code == "shape" else error.code
+
+
+def run(world: World, entry: RunEntry, name: str) -> tuple[Answers, Answers]:
+    """An intent, and its success outcome: the answers to each."""
+    call = CallEntry(
+        tool=entry.tool,
+        id=name,
+        args=entry.args,
+        parent=entry.parent,
+        cost_usd=entry.cost_usd,
+        nesting=entry.nesting,
+    )
+    asked = intents(world, (call,), "each", entry.nesting)
+    ended = outcome(world, OutcomeEntry(call=name, status="success", content=entry.content, facts=entry.facts))
+    return asked, ended
+
+
+def outcome(world: World, entry: OutcomeEntry) -> Answers:
+    return world.observe(
+        OutcomeReported(
+            by=_sender(world, entry.by),
+            call=call_id(entry.call),
+            status=entry.status,
+            content=entry.content,
+            facts=entry.facts,
+            cost_microusd=None if entry.cost_usd is None else parse_usd(entry.cost_usd),
+            tokens=entry.tokens,
+        )
+    )
+
+
+def _sender(world: World, by: str | None) -> Sender:
+    if by is None:
+        return world.sender
+    role, _, name = by.partition(":")
+    if not name:
+        return Sender("agent", role)
+    if role not in ("agent", "runner", "operator", "approver"):
+        raise ValueError(f"`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name, not `{by}`")
+    return Sender(role, name)  # type: ignore[arg-type]
+
+
+def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
+    ticket, digest = world.ticket_named(entry.ticket)
+    return world.observe(
+        ResolutionReceived(
+            by=Sender("approver", entry.by),
+            ticket=ticket,
+            decision=entry.decision,
+            decision_id=entry.decision_id or f"d{number}",
+            args_sha256=entry.args_sha256 or digest,
+            note=entry.note,
+            args=entry.args,
+            result=None if entry.result is UNSET else entry.result,
+            answers=entry.result is not UNSET,
+            remember=_remember(entry.remember),
+            named=entry.name,
+            tool=entry.tool,
+        )
+    )
+
+
+def _remember(wish: Any) -> Remember | None:
+    if wish == "once":
+        return None
+    if wish == "call":
+        return Remember("call")
+    if isinstance(wish, dict) and set(wish) == {"pattern", "for"} and wish["for"] in ("run", "thread"):
+        return Remember(wish["for"], str(wish["pattern"]))
+    raise ValueError(f"`remember` is `once`, `call` or {{pattern: …, for: run|thread}}, not `{wish}`")
+
+
+def forget(world: World, ticket_name: str, by: str) -> Answers:
+    ticket, _ = world.ticket_named(ticket_name)
+    state, run_state = world.state, world.run_state
+    standing = (*state.remembered, *(run_state.remembered if run_state else ()))
+    item = next((item.id for item in standing if item.id.startswith(f"{ticket}-")), str(ticket))
+    return world.observe(ForgetRequested(Sender("approver", by), item))
+
+
+def switch(world: World, entry: SwitchEntry) -> Answers:
+    """Later steps speak for this run; it is opened if it is new."""
+    run_id = RunId(entry.run)
+    thread = ThreadId(entry.thread or world.thread_of.get(run_id) or entry.run)
+    world.speak_for(thread, run_id, AgentId(entry.agent or world.agent))
+    if world.run_state is not None or not entry.open:
+        return []
+    return start(world, parent=entry.parent, by=entry.by)
+
+
+def start(
+    world: World,
+    *,
+    task: str | None = None,
+    labels: dict[str, str] | None = None,
+    parent: str | None = None,
+    by: str | None = None,
+) -> Answers:
+    return world.observe(
+        RunStarted(
+            by=_sender(world, by),
+            agent=world.agent,
+            task=task,
+            labels=labels or {},
+            parent=None if parent is None else RunId(parent),
+        )
+    )
+
+
+def calls_of(step: StepEntry) -> tuple[CallEntry, ...]:
+    return step.batch if step.batch is not None else (step.intent,) if step.intent is not None else ()

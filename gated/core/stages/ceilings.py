@@ -1,0 +1,66 @@
+"""ceilings: how often a run may ask and how often in a row it may fail, and what its arguments must look like.
+
+`hop_count` counts every call with a verdict of its own, `retry_count` consecutive tool errors; both ceilings use `>=`.
+Arguments that do not fit the tool's JSON Schema (2020-12, no remote references) are denied with the first error by path,
+so that the model can correct itself.
+Codes: `ceilings.hops`; the schema's is `ingress.schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import jsonschema_rs
+from msgspec import Meta, Struct
+
+STAGE: Final = "ceilings"
+
+MAX_SUMMARY: Final = 500  # characters of an error that a summary quotes
+
+
+class CeilingsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`ceilings:` of an agent; what is absent is not limited."""
+
+    max_hops: Annotated[int, Meta(ge=0)] | None = None
+    max_retries: Annotated[int, Meta(ge=1)] | None = None
+
+
+def hops_summary(hops: int) -> str:
+    return f"stopped after {hops} steps without a final answer"
+
+
+def retries_summary(error: str) -> str:
+    return f"gave up: {error[:MAX_SUMMARY]}"
+
+
+class SchemaError(ValueError):
+    """A tool's schema in the policy is not a valid JSON Schema, or reaches outside itself."""
+
+
+class ArgumentSchema:
+    """A tool's compiled JSON Schema."""
+
+    __slots__ = ("_validator",)
+
+    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+        try:
+            self._validator = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse, pattern_options=_LINEAR)
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise SchemaError(str(error)) from error
+
+    def misfit(self, args: Mapping[str, Any]) -> str | None:
+        """The first error by path, for the model to read; None where the arguments fit."""
+        if self._validator.is_valid(args):
+            return None
+        errors = sorted(self._validator.iter_errors(args), key=lambda e: ([str(p) for p in e.instance_path], e.message))
+        first = errors[0]
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.instance_path)
+        return f"arguments{where}: {first.message}"
+
+
+_LINEAR: Final = jsonschema_rs.RegexOptions()
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"the schema refers to `{uri}`: remote references are not followed")

@@ -1,0 +1,129 @@
+"""dfa: where in a run a tool call is legal, and how many steps and nested calls the run may take.
+
+The transition table is the seed's edges; a policy adds and removes edges. A call takes the shortest legal path from the
+present phase to ACTING, found once for every phase when the policy is loaded.
+Codes: `dfa.step_budget` `dfa.loop_budget` `dfa.unreachable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from gated.events import Finding, Phase
+
+STAGE: Final = "dfa"
+
+TERMINAL: Final = frozenset({Phase.ANSWERING, Phase.REJECTED, Phase.EXHAUSTED})
+
+EDGES: Final[tuple[tuple[Phase, Phase], ...]] = (
+    (Phase.IDLE, Phase.PLANNING),
+    (Phase.PLANNING, Phase.ACTING),
+    (Phase.PLANNING, Phase.ANSWERING),
+    (Phase.ACTING, Phase.OBSERVING),
+    (Phase.OBSERVING, Phase.PLANNING),
+    (Phase.OBSERVING, Phase.ANSWERING),
+)
+
+
+class DfaEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`dfa:` of an agent in the policy file."""
+
+    add: tuple[tuple[Phase, Phase], ...] = ()
+    remove: tuple[tuple[Phase, Phase], ...] = ()
+    on_budget: Literal["deny", "exhaust"] = "deny"
+    nesting: Literal["explicit", "inferred"] = "explicit"
+
+
+class DfaRules(Struct, frozen=True):
+    """`paths[phase]` is the way from that phase to ACTING, without the phase itself; no entry: unreachable."""
+
+    paths: Mapping[Phase, tuple[Phase, ...]]
+    max_steps: int
+    max_loops: int
+    exhaust: bool
+    trust_nesting: bool
+    thread_steps: bool
+
+
+class DfaState(Struct, frozen=True):
+    """The phase, and the ACTING self-loops since the run last returned to PLANNING with nothing in flight."""
+
+    phase: Phase = Phase.IDLE
+    loops: int = 0
+
+
+class Steps(Struct, frozen=True):
+    """What the stage sees: its own state, and the steps taken or under way by whoever shares the budget."""
+
+    state: DfaState
+    taken: int
+    nested: bool
+
+
+def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: bool) -> DfaRules:
+    edges = [edge for edge in EDGES if edge not in entry.remove] + list(entry.add)
+    paths = {phase: path for phase in Phase if (path := _shortest(edges, phase)) is not None}
+    return DfaRules(
+        paths=paths,
+        max_steps=max_steps,
+        max_loops=max_loops,
+        exhaust=entry.on_budget == "exhaust",
+        trust_nesting=entry.nesting == "explicit",
+        thread_steps=thread_steps,
+    )
+
+
+def _shortest(edges: Iterable[tuple[Phase, Phase]], start: Phase) -> tuple[Phase, ...] | None:
+    """The shortest non-empty way from `start` to ACTING, breadth first; ties by the order of the edges."""
+    table = tuple(edges)
+    seen: set[Phase] = set()
+    ways: list[tuple[Phase, ...]] = [()]
+    while ways:
+        longer: list[tuple[Phase, ...]] = []
+        for way in ways:
+            here = way[-1] if way else start
+            for source, target in table:
+                if source != here or target in seen:
+                    continue
+                if target is Phase.ACTING:
+                    return (*way, target)
+                seen.add(target)
+                longer.append((*way, target))
+        ways = longer
+    return None
+
+
+def check_budget(rules: DfaRules, taken: int) -> Finding | None:
+    """The step budget alone: also asked of every ancestor whose budget the call would count in."""
+    if taken < rules.max_steps:
+        return None
+    return Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}")
+
+
+def check(rules: DfaRules, view: Steps) -> tuple[Finding, ...]:
+    state = view.state
+    if state.phase is Phase.EXHAUSTED:
+        return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {view.taken}/{rules.max_steps}"),)
+    over = check_budget(rules, view.taken)
+    if over is not None:
+        return (over,)
+    if view.nested:
+        if state.loops >= rules.max_loops:
+            reason = f"Loop budget exhausted: {state.loops}/{rules.max_loops}"
+            return (Finding(STAGE, "deny", "dfa.loop_budget", reason),)
+        return ()
+    if state.phase not in rules.paths:
+        reason = f"no legal path from {state.phase} to {Phase.ACTING}"
+        return (Finding(STAGE, "deny", "dfa.unreachable", reason),)
+    return ()
+
+
+def admit(state: DfaState, path: tuple[Phase, ...], nested: bool, nothing_in_flight: bool) -> DfaState:
+    """The state after a call was admitted on `path`: a nested call is one more loop, a fresh plan starts the count."""
+    if nested:
+        return DfaState(Phase.ACTING, state.loops + 1)
+    restart = nothing_in_flight and Phase.PLANNING in path
+    return DfaState(Phase.ACTING, 0 if restart else state.loops)

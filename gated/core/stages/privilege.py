@@ -1,0 +1,171 @@
+"""privilege: may this agent call this tool, on this data, at this cost. The cheapest stage, and the first.
+
+Names and patterns on the forbidden and approval sides match widely, on the allowed side exactly (a junk argument or a
+capital must neither hide what is forbidden nor supply what is allowed). Limits are inclusive.
+Codes: `privilege.no_profile` `forbidden` `not_allowed` `approval_required` `data_scope` `call_cost` `total_cost` `calls`
+`tokens` `time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from gated.core.call import Call
+from gated.core.history import Tally
+from gated.core.order.patterns import Pattern, compile_pattern
+from gated.core.scope import Scope
+from gated.documents import parse_usd
+from gated.events import Finding
+
+STAGE: Final = "privilege"
+
+MICRO: Final = 1_000_000
+
+Whole = Annotated[int, Meta(ge=0)]
+
+
+class BudgetEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`resource_budget:` of an agent. USD, whole numbers and seconds; what is absent is not limited."""
+
+    max_cost_usd: float | int | str | None = None
+    max_total_cost_usd: float | int | str | None = None
+    max_steps: Whole = 50
+    max_loops_per_phase: Whole = 3
+    max_calls: Whole | None = None
+    max_tokens: Whole | None = None
+    max_execution_time_seconds: Annotated[float, Meta(ge=0)] | int | None = None
+    over: Literal["deny", "ask"] = "deny"
+    scope: Literal["run", "thread"] = "run"
+    trust_costs: bool = False
+
+
+class Budget(Struct, frozen=True):
+    """Compiled limits: micro-dollars, counts, microseconds."""
+
+    max_call: int | None
+    max_total: int | None
+    max_calls: int | None
+    max_tokens: int | None
+    max_time: int | None
+    outcome: Literal["deny", "ask"]
+    thread: bool
+    trust_costs: bool
+
+
+class PrivilegeRules:
+    """Compiled once a policy: exact names in sets, patterns after them."""
+
+    __slots__ = ("allowed", "allowed_patterns", "approvals", "budget", "forbidden", "forbidden_patterns", "scope")
+
+    def __init__(
+        self,
+        allowed: Iterable[str],
+        forbidden: Iterable[str],
+        approvals: Iterable[str],
+        scope: Scope,
+        budget: Budget,
+    ) -> None:
+        allowed_patterns = [compile_pattern(text) for text in allowed]
+        forbidden_patterns = [compile_pattern(text) for text in forbidden]
+        self.allowed: frozenset[str] = frozenset(p.text for p in allowed_patterns if p.exact_tool == p.text)
+        self.allowed_patterns = tuple(p for p in allowed_patterns if p.exact_tool != p.text)
+        self.forbidden: frozenset[str] = frozenset(
+            p.text.casefold() for p in forbidden_patterns if p.exact_tool == p.text
+        )
+        self.forbidden_patterns = tuple(p for p in forbidden_patterns if p.exact_tool != p.text)
+        self.approvals: tuple[Pattern, ...] = tuple(compile_pattern(text) for text in approvals)
+        self.scope = scope
+        self.budget = budget
+
+    def allows(self, tool: str, args: Mapping[str, Any]) -> bool:
+        return tool in self.allowed or any(p.matches_allowed(tool, args) for p in self.allowed_patterns)
+
+    def forbids(self, tool: str, args: Mapping[str, Any]) -> bool:
+        return tool.casefold() in self.forbidden or any(p.matches_wide(tool, args) for p in self.forbidden_patterns)
+
+
+def compile_budget(entry: BudgetEntry) -> Budget:
+    seconds = entry.max_execution_time_seconds
+    return Budget(
+        max_call=None if entry.max_cost_usd is None else parse_usd(entry.max_cost_usd),
+        max_total=None if entry.max_total_cost_usd is None else parse_usd(entry.max_total_cost_usd),
+        max_calls=entry.max_calls,
+        max_tokens=entry.max_tokens,
+        max_time=None if seconds is None else round(seconds * MICRO),
+        outcome=entry.over,
+        thread=entry.scope == "thread",
+        trust_costs=entry.trust_costs,
+    )
+
+
+class Spent(Struct, frozen=True):
+    """What the stage sees: the tally its budget counts in, and the time of the call (µs)."""
+
+    tally: Tally
+    at: int
+
+
+def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]:
+    """Findings up to and including the first denial."""
+    if rules.forbids(call.tool, call.args):
+        return (_deny("forbidden", f"`{call.tool}` is forbidden with these arguments"),)
+    if not rules.allows(call.tool, call.args):
+        return (_deny("not_allowed", f"`{call.tool}` is not among the allowed tools"),)
+    scope = rules.scope.check(call.tool, call.args)
+    if scope.denied is not None:
+        return (Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource),)
+    found = [*_call_cost(rules.budget, call), *check_budget(rules.budget, view, call)]
+    if scope.lexical:
+        found.insert(0, Finding(STAGE, "warn", "privilege.data_scope", "the path was compared lexically"))
+    if rules.approvals:
+        found.extend(_approvals(rules.approvals, call))
+    return _to_first_denial(found) if found else ()
+
+
+def check_budget(budget: Budget, view: Spent, call: Call) -> Iterator[Finding]:
+    """The cumulative limits: also asked of every ancestor whose budget the call would count in."""
+    tally = view.tally
+    if budget.max_total is not None and tally.cost_microusd + call.reserved_microusd > budget.max_total:
+        would = tally.cost_microusd + call.reserved_microusd
+        yield _over(budget, "total_cost", f"total cost would be ${would / MICRO:g} of ${budget.max_total / MICRO:g}")
+    if budget.max_calls is not None and tally.calls >= budget.max_calls:
+        yield _over(budget, "calls", f"Call budget exhausted: {tally.calls}/{budget.max_calls}")
+    if budget.max_tokens is not None and tally.tokens > budget.max_tokens:
+        yield _over(budget, "tokens", f"Token budget exhausted: {tally.tokens}/{budget.max_tokens}")
+    if budget.max_time is not None and view.at - tally.opened_at > budget.max_time:
+        passed = (view.at - tally.opened_at) / MICRO
+        yield _over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s")
+
+
+def _call_cost(budget: Budget, call: Call) -> Iterator[Finding]:
+    if budget.max_call is None or (call.estimate_microusd is None and call.floor_microusd is None):
+        return
+    cost = max(call.estimate_microusd or 0, call.floor_microusd or 0)
+    if cost > budget.max_call:
+        text = f"the call would cost ${cost / MICRO:g}, the limit is ${budget.max_call / MICRO:g}"
+        yield _over(budget, "call_cost", text)
+
+
+def _approvals(patterns: Iterable[Pattern], call: Call) -> Iterator[Finding]:
+    for pattern in patterns:
+        if pattern.matches_wide(call.tool, call.args):
+            reason = f"`{pattern.text}` needs an approval"
+            yield Finding(STAGE, "ask", "privilege.approval_required", reason, pattern=pattern.text)
+
+
+def _to_first_denial(found: list[Finding]) -> tuple[Finding, ...]:
+    for position, finding in enumerate(found):
+        if finding.outcome == "deny":
+            return tuple(found[: position + 1])
+    return tuple(found)
+
+
+def _over(budget: Budget, reason_code: str, reason: str) -> Finding:
+    return Finding(STAGE, budget.outcome, f"privilege.{reason_code}", reason)
+
+
+def _deny(reason_code: str, reason: str) -> Finding:
+    return Finding(STAGE, "deny", f"privilege.{reason_code}", reason)

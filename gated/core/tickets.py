@@ -1,0 +1,376 @@
+"""Approval tickets: a suspended call waits here until people answer, time runs out or its run ends.
+
+The life of a ticket is the table `MOVES`; what is not in it is refused. Whether an answer is in time is decided by the
+times of two events in the log, never by whether a timer ran: silence never approves.
+This module says who may answer and what an answer makes of a ticket; deciding the call again is the pipeline's.
+Codes: `approvals.unknown_ticket` `already_decided` `identity` `not_authorised` `expired` `digest_mismatch`
+`tool_change` `may_not_answer` `remember` `batch`; verdicts `approvals.rejected` `expired` `cancelled`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from gated.core.order.patterns import Pattern, compile_pattern
+from gated.documents import parse_duration
+from gated.events import (
+    AgentId,
+    Answer,
+    AnswerRule,
+    Ask,
+    CallId,
+    Remember,
+    Remembered,
+    ResolutionReceived,
+    RunId,
+    ThreadId,
+    TicketCall,
+    TicketId,
+    TicketOpened,
+)
+
+STAGE: Final = "approvals"
+
+State = Literal["pending", "approved", "rejected", "expired", "cancelled", "superseded"]
+Move = Literal["satisfy", "reject", "expire", "cancel", "edit"]
+
+MOVES: Final[Mapping[State, Mapping[Move, State]]] = {
+    "pending": {
+        "satisfy": "approved",
+        "reject": "rejected",
+        "expire": "expired",
+        "cancel": "cancelled",
+        "edit": "superseded",
+    },
+    "approved": {},
+    "rejected": {},
+    "expired": {},
+    "cancelled": {},
+    "superseded": {},
+}
+
+SOON: Final = 0.8  # of the time has passed: `expiring_soon`
+
+Duration = str | int
+
+
+class EscalateEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: Duration
+    to: tuple[str, ...]
+
+
+class RuleDefaults(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`approvals.default:` what a rule leaves out."""
+
+    approvers: tuple[str, ...] | None = None
+    quorum: Annotated[int, Meta(ge=1)] | None = None
+    stages: tuple[tuple[str, ...], ...] | None = None
+    timeout: Duration | None = None
+    on_timeout: Literal["deny"] = "deny"
+    self_approval: bool | None = None
+    may_answer: bool | None = None
+    escalate: EscalateEntry | None = None
+
+
+class RuleEntry(RuleDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    on: str
+
+
+class ApprovalsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`approvals:` of the policy file."""
+
+    default: RuleDefaults = RuleDefaults()
+    rules: tuple[RuleEntry, ...] = ()
+
+
+class Rule(Struct, frozen=True):
+    on: Pattern | None
+    asks: AnswerRule
+    timeout: int
+
+
+class Approvals(Struct, frozen=True):
+    """Compiled: the rules in order, the rule that holds where none matches, and who is in which group."""
+
+    rules: tuple[Rule, ...]
+    default: Rule
+    groups: Mapping[str, frozenset[str]]
+
+
+class Ticket(Struct, frozen=True):
+    """A ticket in the fold. `calls` lose their arguments when it is final."""
+
+    id: TicketId
+    calls: tuple[TicketCall, ...]
+    args_sha256: str
+    asks: tuple[Ask, ...]
+    rules: tuple[AnswerRule, ...]
+    opened_at: int
+    expires_at: int
+    soon_at: int
+    escalate_at: int | None
+    atomic: bool
+    edited: bool
+    answers: tuple[Answer, ...] = ()
+    state: State = "pending"
+    escalated: bool = False
+    soon: bool = False
+    closed_at: int | None = None
+
+
+class Refusal(Struct, frozen=True):
+    code: str
+    reason: str
+
+
+def compile_approvals(entry: ApprovalsEntry, groups: Mapping[str, Sequence[str]]) -> Approvals:
+    """Raises `ValueError` where a group does not exist or a name is neither `user:x` nor `group:x`."""
+    people = {name: frozenset(members) for name, members in groups.items()}
+    default = _rule(None, entry.default, entry.default, people)
+    rules = tuple(_rule(compile_pattern(rule.on), rule, entry.default, people) for rule in entry.rules)
+    return Approvals(rules=rules, default=default, groups=people)
+
+
+def _rule(on: Pattern | None, rule: RuleDefaults, default: RuleDefaults, groups: Mapping[str, object]) -> Rule:
+    staged = rule.stages if rule.stages is not None or rule.approvers is not None else default.stages
+    approvers = rule.approvers if rule.approvers is not None else default.approvers
+    escalate = rule.escalate or default.escalate
+    named = [*(approvers or ()), *(n for stage in staged or () for n in stage), *(escalate.to if escalate else ())]
+    for name in named:
+        kind, _, who = name.partition(":")
+        if kind not in ("user", "group") or not who:
+            raise ValueError(f"`{name}` is neither `user:name` nor `group:name`")
+        if kind == "group" and who not in groups:
+            raise ValueError(f"group `{who}` does not exist: declare it under `groups`")
+    asks = AnswerRule(
+        approvers=() if staged else tuple(approvers or ()),
+        stages=staged or (),
+        quorum=rule.quorum or default.quorum or 1,
+        self_approval=_first(rule.self_approval, default.self_approval, False),
+        may_answer=_first(rule.may_answer, default.may_answer, False),
+        escalate_to=escalate.to if escalate else (),
+        escalate_after=parse_duration(escalate.after) if escalate else 0,
+        anyone=not staged and not approvers,
+    )
+    timeout = rule.timeout if rule.timeout is not None else default.timeout
+    return Rule(on=on, asks=asks, timeout=parse_duration("15m" if timeout is None else timeout))
+
+
+def _first(*values: bool | None) -> bool:
+    return next(value for value in values if value is not None)
+
+
+def ticket_id(thread: ThreadId, run: RunId, call: CallId, number: int) -> TicketId:
+    """Stable, and never a provider's call id alone: the second ticket of a call is `<id>.2`."""
+    digest = hashlib.sha256(f"{thread}\n{run}\n{call}".encode()).hexdigest()[:20]
+    return TicketId(f"t{digest}" if number == 1 else f"t{digest}.{number}")
+
+
+def batch_digest(calls: Sequence[TicketCall]) -> str:
+    if len(calls) == 1:
+        return calls[0].args_sha256
+    return hashlib.sha256("".join(call.args_sha256 for call in calls).encode()).hexdigest()
+
+
+def rules_for(
+    approvals: Approvals, tool: str, args: Mapping[str, Any], excluded: Sequence[str]
+) -> tuple[tuple[AnswerRule, ...], int]:
+    """The rules that must all be satisfied, and the µs they give: the first exact match and every merely wide one."""
+    held: Rule | None = None
+    wide: list[Rule] = []
+    for rule in approvals.rules:
+        assert rule.on is not None
+        if rule.on.matches(tool, args):
+            held = held or rule
+        elif rule.on.matches_wide(tool, args):
+            wide.append(rule)
+    rules = [held or approvals.default, *wide] if held or not wide else wide
+    asks = tuple(replace(rule.asks, excluded=tuple(excluded)) for rule in rules)
+    return asks, min(rule.timeout for rule in rules)
+
+
+def open_ticket(opened: TicketOpened) -> Ticket:
+    return Ticket(
+        id=opened.ticket,
+        calls=opened.calls,
+        args_sha256=opened.args_sha256,
+        asks=opened.asks,
+        rules=opened.rules,
+        opened_at=opened.opened_at,
+        expires_at=opened.expires_at,
+        soon_at=opened.soon_at,
+        escalate_at=opened.escalate_at,
+        atomic=opened.atomic,
+        edited=opened.edited,
+        answers=opened.answers,
+    )
+
+
+def close(ticket: Ticket, move: Move, at: int) -> Ticket:
+    """Raises `KeyError` where the table has no such move: a final ticket stays as it is."""
+    bare = tuple(replace(call, args={}) for call in ticket.calls)
+    return replace(ticket, state=MOVES[ticket.state][move], calls=bare, closed_at=at)
+
+
+def judge(ticket: Ticket | None, answer: ResolutionReceived, at: int, groups: Groups) -> Refusal | None:
+    """Why an answer is not taken, in this order: known, pending, identity, in time, authorised, digest, its form."""
+    if ticket is None:
+        return Refusal("approvals.unknown_ticket", f"there is no ticket `{answer.ticket}` in this run")
+    if ticket.state != "pending":
+        return Refusal("approvals.already_decided", _decided(ticket))
+    if answer.named is not None and answer.named != answer.by.name:
+        return Refusal("approvals.identity", f"the message names `{answer.named}`, the bus knows `{answer.by.name}`")
+    if at > ticket.expires_at:
+        return Refusal("approvals.expired", f"the ticket expired {(at - ticket.expires_at) / 1e6:g}s before the answer")
+    if not may_answer(ticket, answer.by.name, groups):
+        return Refusal("approvals.not_authorised", f"`{answer.by.name}` may not answer this ticket")
+    if answer.args_sha256 != ticket.args_sha256:
+        return Refusal("approvals.digest_mismatch", f"the ticket's arguments have the digest {ticket.args_sha256}")
+    return _form(ticket, answer)
+
+
+def _form(ticket: Ticket, answer: ResolutionReceived) -> Refusal | None:
+    special = answer.args is not None or answer.answers or answer.remember is not None
+    if ticket.atomic and special:
+        return Refusal("approvals.batch", "a batch is answered as one: it cannot be edited, answered or remembered")
+    if answer.tool is not None and answer.tool != ticket.calls[0].tool:
+        return Refusal("approvals.tool_change", f"the tool `{ticket.calls[0].tool}` cannot be changed")
+    if answer.answers and not all(rule.may_answer for rule in ticket.rules):
+        return Refusal("approvals.may_not_answer", "the rule does not let people answer for the tool")
+    return _remember_form(ticket, answer)
+
+
+def _remember_form(ticket: Ticket, answer: ResolutionReceived) -> Refusal | None:
+    remember = answer.remember
+    if remember is None or remember.scope == "call":
+        return None
+    call = ticket.calls[0]
+    args = call.args if answer.args is None else answer.args
+    try:
+        fits = remember.pattern is not None and compile_pattern(remember.pattern).matches(call.tool, args)
+    except ValueError as error:
+        return Refusal("approvals.remember", str(error))
+    return None if fits else Refusal("approvals.remember", f"`{remember.pattern}` does not match this call")
+
+
+def _decided(ticket: Ticket) -> str:
+    who = ", ".join(f"{a.decision} by {a.by} at {a.at}" for a in ticket.answers) or "no answer"
+    return f"the ticket is {ticket.state} since {ticket.closed_at}: {who}"
+
+
+Groups = Mapping[str, frozenset[str]]
+
+
+def _in(names: Sequence[str], person: str, groups: Groups) -> bool:
+    for name in names:
+        kind, _, who = name.partition(":")
+        if (kind == "user" and who == person) or (kind == "group" and person in groups.get(who, ())):
+            return True
+    return False
+
+
+def _may(rule: AnswerRule, ticket: Ticket, person: str, groups: Groups) -> bool:
+    """Whether an answer of `person` counts for `rule` at its present stage."""
+    if person in rule.excluded and not rule.self_approval:
+        return False
+    if ticket.escalated and _in(rule.escalate_to, person, groups):
+        return True
+    if rule.stages:
+        stage = _stage(rule, ticket, groups)
+        return stage < len(rule.stages) and _in(rule.stages[stage], person, groups)
+    return rule.anyone or _in(rule.approvers, person, groups)
+
+
+def _stage(rule: AnswerRule, ticket: Ticket, groups: Groups) -> int:
+    """How many stages the answers so far have passed."""
+    stage = 0
+    for answer in ticket.answers:
+        if stage < len(rule.stages) and _counts(rule, rule.stages[stage], ticket, answer.by, groups):
+            stage += 1
+    return stage
+
+
+def _counts(rule: AnswerRule, names: Sequence[str], ticket: Ticket, person: str, groups: Groups) -> bool:
+    if person in rule.excluded and not rule.self_approval:
+        return False
+    escalated = ticket.escalated and _in(rule.escalate_to, person, groups)
+    return rule.anyone or escalated or _in(names, person, groups)
+
+
+def may_answer(ticket: Ticket, person: str, groups: Groups) -> bool:
+    return any(_may(rule, ticket, person, groups) for rule in ticket.rules)
+
+
+def satisfied(ticket: Ticket, groups: Groups) -> bool:
+    """Whether the answers so far satisfy every rule of the ticket."""
+    return all(_satisfied(rule, ticket, groups) for rule in ticket.rules)
+
+
+def _satisfied(rule: AnswerRule, ticket: Ticket, groups: Groups) -> bool:
+    if rule.stages:
+        return _stage(rule, ticket, groups) == len(rule.stages)
+    people = {a.by for a in ticket.answers if _counts(rule, rule.approvers, ticket, a.by, groups)}
+    return len(people) >= rule.quorum
+
+
+def answer_of(ticket: Ticket, resolution: ResolutionReceived, at: int) -> Answer:
+    person = resolution.by.name
+    return Answer(
+        by=person,
+        decision=resolution.decision,
+        decision_id=resolution.decision_id,
+        at=at,
+        note=resolution.note,
+        remember=resolution.remember,
+        self_approved=any(person in rule.excluded for rule in ticket.rules),
+    )
+
+
+_NARROW: Final = {"call": 1, "run": 2, "thread": 3}
+
+
+def remembered(ticket: Ticket, policy: str, agent: AgentId) -> Remembered | None:
+    """What the answers of an approved ticket leave standing: of several, the narrowest counts; `once` leaves nothing."""
+    wishes = [answer.remember for answer in ticket.answers]
+    if not wishes or any(wish is None for wish in wishes):
+        return None
+    chosen: Remember = min((wish for wish in wishes if wish is not None), key=_narrowness)
+    call = ticket.calls[0]
+    people = ", ".join(dict.fromkeys(answer.by for answer in ticket.answers))
+    what = f"{call.tool} with the same arguments" if chosen.scope == "call" else f"{chosen.pattern}"
+    where = "this run" if chosen.scope != "thread" else "this thread"
+    return Remembered(
+        id=f"{ticket.id}-{chosen.scope}",
+        scope=chosen.scope,
+        tool=call.tool,
+        sources=tuple(dict.fromkeys(ask.source for ask in ticket.asks)),
+        policy=policy,
+        by=people,
+        agent=agent,
+        args_sha256=call.args_sha256 if chosen.scope == "call" else None,
+        pattern=chosen.pattern if chosen.scope != "call" else None,
+        text=f"{people} approved {what} for {where}",
+    )
+
+
+def _narrowness(wish: Remember) -> tuple[int, Any]:
+    sharp = compile_pattern(wish.pattern).specificity if wish.pattern else ()
+    return (_NARROW[wish.scope], tuple(-part for part in sharp))
+
+
+def lifted(
+    standing: Sequence[Remembered], policy: str, agent: AgentId, tool: str, args: Mapping[str, Any], digest: str
+) -> frozenset[str]:
+    """The sources of asks that standing approvals lift for this call."""
+    sources: set[str] = set()
+    for item in standing:
+        if item.policy != policy or item.tool != tool or item.agent != agent:
+            continue
+        if item.args_sha256 == digest or (item.pattern and compile_pattern(item.pattern).matches(tool, args)):
+            sources.update(item.sources)
+    return frozenset(sources)

@@ -1,0 +1,135 @@
+"""One observation being handled: the decisions so far, and the state as they leave it.
+
+A turn is the only thing in the core that is written to, and it lives as long as one call of `decide.step`. A call of a batch
+sees what the calls before it did, since every decision is applied the moment it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gated.core.fold import apply
+from gated.core.policy import Policy, Profile
+from gated.core.state import RunState, ThreadState
+from gated.events import (
+    AgentId,
+    CallDecided,
+    CallId,
+    CallRefused,
+    Decision,
+    RunAnswered,
+    RunEnded,
+    RunId,
+    TicketAnswered,
+    TicketClosed,
+    TicketId,
+)
+
+
+class Repeat(Struct, frozen=True):
+    """A known call asked again: the answer is the verdict in record `seq`, marked as replayed."""
+
+    call: CallId
+    seq: int
+
+
+Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered
+
+
+class Registry(Struct, frozen=True):
+    """The policies that runs are bound to, by digest, and the one that new runs get."""
+
+    current: Policy
+    known: Mapping[str, Policy]
+
+
+class Turn:
+    """`decisions` are for the record; `replies` change nothing and are answered without one."""
+
+    __slots__ = ("at", "decisions", "registry", "replies", "run_id", "seq", "state")
+
+    def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int) -> None:
+        self.registry = registry
+        self.state = state
+        self.run_id = run_id
+        self.at = max(at, state.at)
+        self.seq = state.seq + 1
+        self.decisions: list[Decision] = []
+        self.replies: list[Reply] = []
+
+    @property
+    def run(self) -> RunState:
+        return self.state.runs[self.run_id]
+
+    @property
+    def opened(self) -> RunState | None:
+        return self.state.runs.get(self.run_id)
+
+    def policy(self) -> Policy:
+        """The policy that the run is bound to, or for a run that is not open the current one."""
+        run = self.opened
+        return self.registry.current if run is None else self.registry.known[run.policy]
+
+    def profile(self) -> Profile:
+        return self.policy().profile(self.run.agent)
+
+    def do(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
+
+    def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
+        """Not taken. Past the cap of recorded refusals it is answered and not recorded."""
+        self._record_up_to_cap(CallRefused(code=code, reason=reason, call=call, ticket=ticket))
+
+    def turn_away(self, decision: CallDecided) -> None:
+        """A denial that leaves no trace in the run (`known` is false): recorded up to the same cap."""
+        self._record_up_to_cap(decision)
+
+    def _record_up_to_cap(self, decision: CallRefused | CallDecided) -> None:
+        run = self.opened
+        refusals = self.state.refusals if run is None else run.refusals
+        if refusals >= self.policy().limits.max_refusals:
+            self.replies.append(decision)
+        else:
+            self.do(decision)
+
+    def end(self, ended: RunEnded) -> None:
+        """End the run; what still waits for people is cancelled, a denial for each call."""
+        self.do(ended)
+        pending = sorted(ticket.id for ticket in self.run.tickets.values() if ticket.state == "pending")
+        for ticket in pending:
+            self.close_ticket(ticket, "cancelled", f"the run ended before anyone answered: {ended.status}")
+
+    def close_ticket(self, ticket_id: TicketId, state: str, reason: str) -> None:
+        """The terminal denial of every call of a ticket that nobody answered."""
+        calls = self.run.tickets[ticket_id].calls
+        self.do(TicketClosed(ticket=ticket_id, state="expired" if state == "expired" else "cancelled"))
+        for call in calls:
+            self.do(
+                CallDecided(
+                    call=call.call,
+                    tool=call.tool,
+                    args_sha256=call.args_sha256,
+                    decision="deny",
+                    stage="approvals",
+                    code=f"approvals.{state}",
+                    reason=reason,
+                    ticket=ticket_id,
+                    hop=False,
+                )
+            )
+
+
+def may_speak(turn: Turn, agent: AgentId) -> tuple[str, str] | None:
+    """Why `agent` may not speak for the run: code and reason. A stranger learns nothing else."""
+    owner = turn.state.owner
+    if owner is not None and owner != agent:
+        shared = turn.registry.current.shared
+        if not any(owner in group and agent in group for group in shared):
+            return "lifecycle.not_thread_owner", f"the thread belongs to another agent than `{agent}`"
+    run = turn.opened
+    if run is not None and run.agent != agent:
+        return "lifecycle.not_run_owner", f"the run belongs to another agent than `{agent}`"
+    return None

@@ -1,0 +1,66 @@
+"""The form of what comes in: ids, tool names, costs, and one call of an intent. Pure; used by the wire and by scenarios.
+
+What is wrong with one call is said in its `Wanted` (`refused` and `why`), so that the calls beside it are still decided.
+Codes: `ingress.id` `ingress.shape` `ingress.tool_name` `ingress.args` `ingress.cost`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gated.documents import parse_usd
+from gated.events import CallId, Wanted
+
+ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+
+_FIELDS: Final = frozenset({"id", "tool", "args", "parent", "cost_usd"})
+
+
+def is_id(value: object) -> bool:
+    """Whether a value may be part of a subject, a key and a file name."""
+    return isinstance(value, str) and ID.fullmatch(value) is not None
+
+
+def wanted_from(data: object, position: int = 0) -> Wanted:
+    """One call of an intent, from decoded JSON. Never raises: a malformed call comes back as refused."""
+    if not isinstance(data, Mapping):
+        return _refused(None, "shape", f"calls[{position}] is not an object")
+    call = data.get("id")
+    if not is_id(call):
+        return _refused(None, "id", f"calls[{position}].id must be 1 to 128 of the characters A-Z a-z 0-9 _ -")
+    unknown = sorted(str(key) for key in data.keys() - _FIELDS)
+    if unknown:
+        return _refused(call, "shape", f"calls[{position}] has unknown fields: {', '.join(unknown)[:200]}")
+    return _fields(data, CallId(str(call)), position)
+
+
+def _fields(data: Mapping[str, Any], call: CallId, position: int) -> Wanted:
+    tool, args, parent = data.get("tool"), data.get("args"), data.get("parent")
+    where = f"calls[{position}]"
+    if not isinstance(tool, str) or TOOL.fullmatch(tool) is None:
+        return _refused(call, "tool_name", f"{where}.tool must be 1 to 128 of the characters A-Z a-z 0-9 _ . : / -")
+    if not isinstance(args, dict):
+        return _refused(call, "args", f"{where}.args must be one JSON object")
+    if parent is not None and not is_id(parent):
+        return _refused(call, "id", f"{where}.parent must be a call id")
+    cost = data.get("cost_usd")
+    microusd = None
+    if cost is not None:
+        try:
+            microusd = _cost(cost)
+        except ValueError as error:
+            return _refused(call, "cost", f"{where}.cost_usd: {error}")
+    return Wanted(call, tool, args, parent, microusd)
+
+
+def _cost(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number of US dollars")
+    return parse_usd(value)
+
+
+def _refused(call: object, code: str, why: str) -> Wanted:
+    return Wanted(CallId(call) if isinstance(call, str) else None, refused=f"ingress.{code}", why=why)
