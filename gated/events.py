@@ -93,7 +93,8 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 class Touch(Struct, frozen=True, omit_defaults=True):
     """A machine instance that a call bears on: the indices of the transitions it matches, exactly and only widely.
 
-    `overrides` are transitions that an approved ask lets fire as if the current state had been listed.
+    `overrides` are transitions that an approved ask lets fire as if the current state had been listed; `emits` are the
+    texts of the exact transitions' reminders and `warning` that of a warning, rendered here since the fold has no arguments.
     """
 
     machine: str
@@ -101,6 +102,8 @@ class Touch(Struct, frozen=True, omit_defaults=True):
     exact: tuple[int, ...] = ()
     wide: tuple[int, ...] = ()
     overrides: tuple[int, ...] = ()
+    emits: tuple[str, ...] = ()
+    warning: str | None = None
 
 
 class Move(Struct, frozen=True, omit_defaults=True):
@@ -265,6 +268,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     nested: bool = False
     parent: CallId | None = None
     touches: tuple[Touch, ...] = ()
+    args: dict[str, Value] | None = None  # kept where a postcondition will read them
 
 
 class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", tag_field="kind"):

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gated.documents import parse_usd
 from gated.events import CallId, Wanted
+from gated.units import parse_usd
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")

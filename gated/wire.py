@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from gated import ingress, strict_json
-from gated.documents import parse_usd
 from gated.events import (
     AbortRequested,
     AgentId,
@@ -51,6 +50,7 @@ from gated.events import (
     TicketOpened,
     UngatedExecution,
 )
+from gated.units import parse_usd
 
 PREFIX: Final = "gated"
 STREAM: Final = "GATED_IN"
@@ -457,11 +457,7 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
         case UngatedExecution():
             return ReminderMessage(call=decision.call, status=decision.status, ungated=True, seq=seq, at=rfc3339(at))
         case RunOpened():
-            return (
-                RunStatus(status="open", policy=decision.policy, seq=seq, at=rfc3339(at))
-                if decision.announced
-                else None
-            )
+            return RunStatus(status="open", policy=decision.policy, seq=seq, at=rfc3339(at)) if decision.announced else None
         case RunEnded():
             return RunStatus(
                 status=decision.status,
@@ -487,9 +483,7 @@ def to_approvers(decision: Decision, body: Body) -> TicketMessage | None:
             )
         case TicketAnswered():
             details = {"answer": msgspec.to_builtins(decision.answer)}
-            return TicketMessage(
-                event="answered", ticket=decision.ticket, state=decision.state, details=details, **base
-            )
+            return TicketMessage(event="answered", ticket=decision.ticket, state=decision.state, details=details, **base)
         case TicketClosed():
             return TicketMessage(event="closed", ticket=decision.ticket, state=decision.state, **base)
         case TicketNoted():

@@ -14,7 +14,6 @@ from gated.core.calls import judge_again
 from gated.core.tickets import Ticket
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea
-from gated.documents import format_duration
 from gated.events import (
     Answer,
     CallDecided,
@@ -26,6 +25,7 @@ from gated.events import (
     TicketCall,
     TicketNoted,
 )
+from gated.units import format_duration
 
 
 def resolve(turn: Turn, resolution: ResolutionReceived) -> None:

@@ -197,7 +197,8 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         lifted |= tickets.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
     if ruling.decision == "allow":
-        full = engine.full(turn.state.order, hearing.touched.touches, turn.run_id, hearing.policy.limits.max_instances)
+        touches, limit = hearing.touched.touches, hearing.policy.limits.max_instances
+        full = engine.full(profile.machines, turn.state.order, turn.run_id, touches, limit)
         if full is not None:
             return Judged(plea, denied(plea, "lifecycle.limit", full, hop=True))
     decided = CallDecided(
@@ -282,4 +283,5 @@ def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -
         nested=hearing.nested,
         parent=call.parent,
         touches=pipeline.touches_of(hearing, ruling),
+        args=call.args if profile.contracts.ensures(call.tool) else None,
     )

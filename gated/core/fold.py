@@ -7,7 +7,7 @@ the log where arguments are redacted or erased.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -16,13 +16,14 @@ from gated.core.history import Tally
 from gated.core.order import engine
 from gated.core.policy import Policy
 from gated.core.stages import dfa
-from gated.core.state import InFlight, Known, Recent, RunState, ThreadState
+from gated.core.state import InFlight, Known, KnownAs, Recent, RunState, ThreadState
 from gated.events import (
     Admission,
     Body,
     CallDecided,
     CallRefused,
     CallSettled,
+    Decided,
     Decision,
     Forgotten,
     PolicyRebound,
@@ -40,7 +41,8 @@ from gated.events import (
 
 Policies = Mapping[str, Policy]
 
-RECENT = 5
+RECENT: Final = 5
+KNOWN_AS: Final[Mapping[Decided, KnownAs]] = {"allow": "admitted", "deny": "denied", "suspend": "suspended"}
 
 
 def fold(policies: Policies, state: ThreadState, body: Body, hash: str) -> ThreadState:
@@ -129,7 +131,9 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
     run = state.runs[run_id]
     policy = policies[run.policy]
     admission = decision.admission
-    known = Known(decision.args_sha256, decision.tool, seq, _known_as(decision))
+    before = run.calls.get(decision.call)
+    digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
+    known = Known(digest, decision.tool, seq, KNOWN_AS[decision.decision])
     run = replace(
         run,
         calls=run.calls.set(decision.call, known),
@@ -146,10 +150,6 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
     return state
 
 
-def _known_as(decision: CallDecided) -> str:
-    return {"allow": "admitted", "deny": "denied", "suspend": "suspended"}[decision.decision]
-
-
 def _admitted(
     policy: Policy,
     policies: Policies,
@@ -163,7 +163,15 @@ def _admitted(
     run = state.runs[run_id]
     above = ancestors(policies, state, run_id)
     entry = InFlight(
-        tool, decision.args_sha256, reserved, seq, admission.due, admission.parent, admission.touches, above
+        tool,
+        decision.args_sha256,
+        reserved,
+        seq,
+        admission.due,
+        admission.parent,
+        admission.touches,
+        above,
+        admission.args,
     )
     run = replace(
         run,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from gated.core import pipeline
 from gated.core.order import engine
 from gated.core.order.templates import escape_text
 from gated.core.stages import ceilings, contracts
+from gated.core.state import InFlight
 from gated.core.turn import Turn, may_speak
 from gated.events import (
     AgentId,
@@ -93,20 +96,9 @@ def settle(
     """End an admitted call: apply its settlement, and end the run where that fails it."""
     run, profile = turn.run, turn.profile()
     entry = run.in_flight[call]
-    moved = engine.settle(
-        profile.machines,
-        turn.state.order,
-        turn.run_id,
-        call,
-        entry.tool,
-        entry.touches,
-        entry.args,
-        status,
-        content,
-        facts,
-    )
+    moved = engine.settle(profile.machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
-    breached = _breached(turn, entry.tool, status, content, facts)
+    breached = _breached(turn, entry, status, content, facts)
     summary = _text(content) if status == "error" else ""
     turn.do(
         CallSettled(
@@ -122,25 +114,28 @@ def settle(
             summary=summary,
         )
     )
-    _end_if_failed(turn, status, summary, breached)
+    _end_if_failed(turn, entry.tool, status, summary, breached)
 
 
-def _breached(turn: Turn, tool: str, status: Status, content: Value, facts: dict[str, Value]) -> tuple[Finding, ...]:
+def _breached(turn: Turn, entry: InFlight, status: Status, content: Value, facts: dict[str, Value]) -> tuple[Finding, ...]:
+    """The postconditions that do not hold, of a stage that is enabled."""
     profile = turn.profile()
-    if not profile.contracts.ensures or not any(stage == "contracts" for stage, _ in profile.stages):
+    watched = dict(profile.stages).get("contracts")
+    if watched is None or not profile.contracts.ensures(entry.tool):
         return ()
     view = pipeline.contract_view(profile, turn.run, turn.at)
-    return contracts.ensure(profile.contracts, view, tool, {}, status, content, facts)
+    found = contracts.ensure(profile.contracts, view, entry.tool, entry.args or {}, status, content, facts)
+    return tuple(replace(finding, authoritative=False) for finding in found) if watched else found
 
 
-def _end_if_failed(turn: Turn, status: Status, summary: str, breached: tuple[Finding, ...]) -> None:
+def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached: tuple[Finding, ...]) -> None:
     run, profile = turn.run, turn.profile()
     if run.end or profile.observed:
         return
     limit = profile.ceilings.max_retries
     if status == "error" and limit is not None and run.retry_count >= limit:
         turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=ceilings.retries_summary(summary)))
-    elif breached and contracts.fails_run(profile.contracts, breached):
+    elif breached and contracts.fails_run(profile.contracts, breached, tool):
         names = ", ".join(sorted({finding.contract or "" for finding in breached}))
         turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=f"postcondition broken: {names}"))
 

@@ -227,5 +227,4 @@ def touches_of(hearing: Hearing, ruling: Ruling) -> tuple[Touch, ...]:
     asked = frozenset((f.machine, f.key) for f in ruling.lifted if f.machine is not None)
     if not asked:
         return hearing.touched.touches
-    order = hearing.state.order
-    return engine.override(hearing.profile.machines, order, hearing.run_id, hearing.touched, asked)
+    return engine.override(hearing.touched, asked)

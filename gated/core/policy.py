@@ -19,8 +19,9 @@ from gated.core.order.machines import Continuation, Machine, MachineEntry, Machi
 from gated.core.order.patterns import compile_pattern
 from gated.core.scope import DataScope, Resources, compile_scope
 from gated.core.stages import ceilings, contracts, dcbf, dfa, lifecycle, privilege
-from gated.documents import Document, DocumentError, decode, parse_document, parse_duration, parse_usd
+from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
+from gated.units import parse_duration, parse_usd
 
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
 STAGES: Final[tuple[StageName, ...]] = ("privilege", "dfa", "order", "contracts", "dcbf")  # built, in pipeline order
@@ -282,9 +283,7 @@ class _Compiler:
     def _dcbf(self, entry: dcbf.DcbfEntry, per_call: int) -> dcbf.DcbfRules:
         for name in entry.remove:
             if name not in dcbf.DEFAULT_NAMES:
-                raise ValueError(
-                    f"there is no barrier `{name}` to remove: it is one of {', '.join(dcbf.DEFAULT_NAMES)}"
-                )
+                raise ValueError(f"there is no barrier `{name}` to remove: it is one of {', '.join(dcbf.DEFAULT_NAMES)}")
         return dcbf.compile_dcbf(entry, self._outbound, per_call)
 
     def _machines(self, path: Path, entries: Iterable[MachineEntry]) -> dict[str, Machine]:

@@ -41,6 +41,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     parent: CallId | None = None
     touches: tuple[Touch, ...] = ()
     ancestors: tuple[RunId, ...] = ()  # the runs whose tallies the call counts in too
+    args: dict[str, Any] | None = None  # kept where a postcondition will read them
 
 
 class Recent(Struct, frozen=True, array_like=True):

@@ -17,7 +17,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gated.core.order.patterns import Pattern, compile_pattern
-from gated.documents import parse_duration
 from gated.events import (
     AgentId,
     Answer,
@@ -33,6 +32,7 @@ from gated.events import (
     TicketId,
     TicketOpened,
 )
+from gated.units import parse_duration
 
 STAGE: Final = "approvals"
 

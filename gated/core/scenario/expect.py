@@ -109,9 +109,7 @@ def _verdict(decided: CallDecided) -> dict[str, Any]:
 def _deciding(decided: CallDecided, field: str) -> Any:
     """A field of the finding that decided, or of the first finding where none did."""
     found = [f for f in decided.findings if getattr(f, field) is not None]
-    return next(
-        (getattr(f, field) for f in found if f.code == decided.code), getattr(found[0], field) if found else None
-    )
+    return next((getattr(f, field) for f in found if f.code == decided.code), getattr(found[0], field) if found else None)
 
 
 def summary(world: World, answers: list[Any]) -> dict[str, Any]:
@@ -126,9 +124,7 @@ def summary(world: World, answers: list[Any]) -> dict[str, Any]:
             case UngatedExecution():
                 view["ungated"] = True
             case RunEnded() | RunAnswered():
-                view["status"] = (
-                    "complete" if isinstance(answer, RunEnded) and answer.status == "aborted" else answer.status
-                )
+                view["status"] = "complete" if isinstance(answer, RunEnded) and answer.status == "aborted" else answer.status
                 view["message"] = getattr(answer, "message", None) or getattr(answer, "reason", "")
                 view["ungrounded"], view["grounded_calls"] = answer.ungrounded, answer.grounded_calls
             case TicketAnswered():

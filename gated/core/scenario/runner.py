@@ -18,8 +18,9 @@ from gated.core.scenario import expect, steps
 from gated.core.scenario.format import AdvanceEntry, ScenarioEntry, ScenarioFile, StateEntry, StepEntry
 from gated.core.scenario.world import World
 from gated.core.stages import dcbf
-from gated.documents import Document, DocumentError, decode, parse_document, parse_duration
+from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AbortRequested, AgentId, CallId, Finding, FinishRequested, PolicyBound, RunId, Sender, ThreadId
+from gated.units import parse_duration
 
 Read = Callable[[str], Document]
 
@@ -153,8 +154,11 @@ class _Play:
         world = self.world
         match step.action:
             case "intent" | "batch":
-                nesting = step.nesting or (step.intent.nesting if step.intent is not None else None)
-                return steps.intents(world, steps.calls_of(step), step.mode, nesting), step.intent is not None
+                calls = steps.calls_of(step)
+                answers = steps.intents(world, calls, step.mode, step.nesting)
+                places = {call.id: place for place, call in enumerate(calls)}
+                answers.sort(key=lambda answer: places.get(getattr(answer, "call", None), -1))
+                return answers, step.intent is not None
             case "outcome":
                 assert step.outcome is not None
                 return steps.outcome(world, step.outcome), True
@@ -231,10 +235,8 @@ class _Play:
         views = expect.views(self.world, answers)
         if step.expect is UNSET:
             refused = [view for view in views if view.get("refused")]
-            if refused and step.action != "run":
-                self.failures.append(
-                    Failure(label, "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}")
-                )
+            if refused and step.action not in ("run", "switch"):
+                self.failures.append(Failure(label, "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}"))
         elif single and isinstance(step.expect, dict):
             self._differs(label, views, lambda: expect.compare(step.expect, expect.summary(self.world, answers)))
         else:

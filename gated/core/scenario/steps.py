@@ -9,7 +9,6 @@ from msgspec import UNSET
 from gated import ingress, strict_json
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
 from gated.core.scenario.world import World, call_id
-from gated.documents import parse_usd
 from gated.events import (
     AgentId,
     ForgetRequested,
@@ -23,6 +22,7 @@ from gated.events import (
     ThreadId,
     Wanted,
 )
+from gated.units import parse_usd
 
 Answers = list[Any]
 

@@ -26,6 +26,11 @@ _MARKED: Final = re.compile(r"[.:\[]|0[xX]")
 _AUTHORITY: Final = re.compile(r"(?:[/\\]{2}|(?:https?|ftp|file|wss?):)[/\\]*([^/\\?#\s]*)", re.IGNORECASE)
 _PIECE: Final = re.compile(r"""\[[^\]]*\](?::[0-9]+)?|[^"'<>()\]{}|,;&=]+""")
 
+# A reader that takes leading zeros for decimal, as inet_pton of some systems did.
+_ZEROS: Final = re.compile(r"0*([0-9]{1,3})\.0*([0-9]{1,3})\.0*([0-9]{1,3})\.0*([0-9]{1,3})(?::[0-9]*)?")
+
+_SEPARATOR: Final = re.compile(r"[/\\?#]")
+_SPACE: Final = re.compile(r"\s")
 _NOT_BARE: Final = re.compile(r"[\s/\\?#@]")
 
 
@@ -116,9 +121,11 @@ def normal_host(text: str) -> str:
 
 
 def hosts_in(text: str) -> Iterator[str]:
-    """The names of every host that `text` is, or holds as part of a URL, where they differ from how it is written."""
-    if is_bare(text):
-        yield from _names(text)
+    """The names of every host that `text` begins with, or holds in a URL, where they differ from how it is written."""
+    start = _SEPARATOR.split(text, 1)[0]
+    if not _SPACE.search(start):
+        for part in filter(None, start.split("@")):
+            yield from _names(part)
     if ":" not in text and "//" not in text and "\\" not in text:
         return
     seen: set[str] = set()
@@ -132,4 +139,6 @@ def hosts_in(text: str) -> Iterator[str]:
 
 def _names(text: str) -> tuple[str, ...]:
     host = read_host(text)
-    return () if host is None else names_of(host)
+    decimal = _ZEROS.fullmatch(text)
+    named = () if host is None else names_of(host)
+    return (*named, ".".join(decimal.groups())) if decimal else named

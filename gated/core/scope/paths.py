@@ -17,6 +17,8 @@ from gated.core.scope.urls import SCHEME
 LONGEST_PATH: Final = 4096
 
 _VARIABLE: Final = re.compile(r"\$|%[A-Za-z_][A-Za-z0-9_()]*%")
+# Of `{a,b}`: an alternative that begins anew or is only dots, so that the text is not the path it expands to.
+_BRACES: Final = re.compile(r"[{,]\s*(?:[/\\~]|\.{1,2}\s*(?:[},/\\]|\Z))")
 _TWO_SLASHES: Final = re.compile(r"[/\\]{2}")
 
 
@@ -54,6 +56,8 @@ def fault(path: str) -> str | None:
         return "begins with two slashes"
     if start.startswith("~") or _VARIABLE.search(path):
         return "begins with `~` or names a variable"
+    if "{" in path and _BRACES.search(path):
+        return "holds an alternative in braces that leaves its folder"
     if SCHEME.match(start):
         return "begins with a drive letter or a scheme"
     return None

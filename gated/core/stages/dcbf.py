@@ -282,9 +282,7 @@ def evaluate_state(rules: DcbfRules, view: Tallies) -> float:
     return math.fsum(b.weight * values[b.name] for b in rules.barriers) / total
 
 
-def verify_forward_invariance(
-    rules: DcbfRules, states: Iterable[Tallies], actions: Iterable[Call]
-) -> Mapping[str, Any]:
+def verify_forward_invariance(rules: DcbfRules, states: Iterable[Tallies], actions: Iterable[Call]) -> Mapping[str, Any]:
     """How often the condition fails over recorded (state, action) pairs; states already outside are skipped."""
     checks = violations = 0
     for state, action in zip(states, actions, strict=True):

@@ -17,8 +17,8 @@ from gated.core.call import Call
 from gated.core.history import Tally
 from gated.core.order.patterns import Pattern, compile_pattern
 from gated.core.scope import Scope
-from gated.documents import parse_usd
 from gated.events import Finding
+from gated.units import parse_usd
 
 STAGE: Final = "privilege"
 
@@ -72,9 +72,7 @@ class PrivilegeRules:
         forbidden_patterns = [compile_pattern(text) for text in forbidden]
         self.allowed: frozenset[str] = frozenset(p.text for p in allowed_patterns if p.exact_tool == p.text)
         self.allowed_patterns = tuple(p for p in allowed_patterns if p.exact_tool != p.text)
-        self.forbidden: frozenset[str] = frozenset(
-            p.text.casefold() for p in forbidden_patterns if p.exact_tool == p.text
-        )
+        self.forbidden: frozenset[str] = frozenset(p.text.casefold() for p in forbidden_patterns if p.exact_tool == p.text)
         self.forbidden_patterns = tuple(p for p in forbidden_patterns if p.exact_tool != p.text)
         self.approvals: tuple[Pattern, ...] = tuple(compile_pattern(text) for text in approvals)
         self.scope = scope

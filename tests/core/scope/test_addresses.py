@@ -57,6 +57,12 @@ def test_parse_host(text: str, host: str | None) -> None:
             "169\u3002254\u3002169\u3002254",
         ),
         *(
+            "root@2852039166",
+            "2852039166/latest",
+            "u:p@0xa9fea9fe:80?x",
+            "::ffff:a9fe:a9fe/x",
+            "0169.0254.0169.0254",
+            "169.254.169.0254:80",
             "x//2852039166",
             "http:2852039166",
             "http:/0xa9fea9fe/",

@@ -1,0 +1,197 @@
+"""contracts: pre- and postconditions of calls, as expressions of a policy's author.
+
+`on` matches widely, since a contract restricts. What cannot be evaluated, or is not a boolean, denies, whatever `otherwise`
+says. A postcondition is checked when the outcome comes; its breach is recorded and, with `on_breach: fail`, fails the run.
+Codes: `contracts.require` `contracts.ensure` `contracts.error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from immutables import Map
+from msgspec import Struct
+
+from gated.core.call import Call
+from gated.core.expressions import (
+    CALL_NAMES,
+    ENSURE_NAMES,
+    EvaluationError,
+    Expression,
+    ExpressionError,
+    compile_expression,
+)
+from gated.core.order.patterns import Pattern, PatternError, compile_pattern
+from gated.events import Finding, Phase, Status
+
+STAGE: Final = "contracts"
+
+
+class ContractEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of `contracts:` in the policy file."""
+
+    name: str
+    on: str
+    require: str | None = None
+    otherwise: Literal["deny", "ask", "warn"] = "deny"
+    reason: str | None = None
+    ensure: str | None = None
+    on_breach: Literal["record", "fail"] = "record"
+    mode: Literal["enforce", "observe"] = "enforce"
+
+
+class ContractError(ValueError):
+    """A mistake in a contract; `path` leads to it inside the list."""
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Contract(Struct, frozen=True):
+    entry: ContractEntry
+    on: Pattern
+    require: Expression | None
+    ensure: Expression | None
+
+
+class ContractSet:
+    """Contracts, found by tool name."""
+
+    __slots__ = ("_anywhere", "_by_tool", "any")
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        self.any = bool(contracts)
+        self._anywhere = tuple(c for c in contracts if c.on.exact_tool is None)
+        names = {c.on.exact_tool.casefold() for c in contracts if c.on.exact_tool is not None}
+        self._by_tool = {
+            name: tuple(c for c in contracts if c.on.exact_tool is None or c.on.exact_tool.casefold() == name)
+            for name in names
+        }
+
+    def about(self, tool: str) -> tuple[Contract, ...]:
+        return self._by_tool.get(tool.casefold(), self._anywhere)
+
+    def ensures(self, tool: str) -> bool:
+        """Whether an outcome of the tool may have a postcondition."""
+        return self.any and any(contract.ensure is not None for contract in self.about(tool))
+
+
+class View(Struct, frozen=True):
+    """What expressions may read of the run. `recent` is (tool, status, digest), newest last; `at` in µs."""
+
+    agent: str
+    phase: Phase
+    step_count: int
+    counts: Map[str, int]
+    cost_microusd: int
+    task: str | None
+    labels: dict[str, str]
+    failed: bool
+    recent: tuple[tuple[str, str, str], ...]
+    at: int
+
+
+def compile_contracts(entries: Sequence[ContractEntry]) -> ContractSet:
+    """Raises `ContractError` with the path of the mistake inside the list."""
+    found: dict[str, Contract] = {}
+    for position, entry in enumerate(entries):
+        if entry.name in found:
+            raise ContractError(f"contract `{entry.name}` is declared twice", position, "name")
+        if entry.require is None and entry.ensure is None:
+            raise ContractError(f"contract `{entry.name}` has neither `require` nor `ensure`", position)
+        try:
+            on = compile_pattern(entry.on)
+        except PatternError as error:
+            raise ContractError(str(error), position, "on") from error
+        require = _expression(entry.require, CALL_NAMES, position, "require")
+        ensure = _expression(entry.ensure, ENSURE_NAMES, position, "ensure")
+        found[entry.name] = Contract(entry, on, require, ensure)
+    return ContractSet(tuple(found.values()))
+
+
+def _expression(text: str | None, names: Any, position: int, field: str) -> Expression | None:
+    try:
+        return None if text is None else compile_expression(text, names)
+    except ExpressionError as error:
+        raise ContractError(str(error), position, field) from error
+
+
+def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
+    """Preconditions: what does not hold, or cannot be evaluated."""
+    found: list[Finding] = []
+    for contract in rules.about(call.tool):
+        require = contract.require
+        if require is None or not contract.on.matches_wide(call.tool, call.args):
+            continue
+        try:
+            if not require.test(values(require, view, call.tool, call.args)):
+                reason = contract.entry.reason or f"contract `{contract.entry.name}` does not hold: {require.text}"
+                found.append(_finding(contract, contract.entry.otherwise, "contracts.require", reason))
+        except EvaluationError as error:
+            reason = f"contract `{contract.entry.name}` cannot be evaluated: {error}"
+            found.append(_finding(contract, "deny", "contracts.error", reason))
+    return tuple(found)
+
+
+def ensure(
+    rules: ContractSet,
+    view: View,
+    tool: str,
+    args: Mapping[str, Any],
+    status: Status,
+    content: Any,
+    facts: Mapping[str, Any],
+) -> tuple[Finding, ...]:
+    """Postconditions that do not hold; one that cannot be evaluated does not."""
+    result = {"status": status, "content": content, "facts": facts}
+    found: list[Finding] = []
+    for contract in rules.about(tool):
+        expression = contract.ensure
+        if expression is None or not contract.on.matches_wide(tool, args):
+            continue
+        try:
+            holds, why = expression.test({**values(expression, view, tool, args), "result": result}), expression.text
+        except EvaluationError as error:
+            holds, why = False, str(error)
+        if not holds:
+            reason = f"postcondition of `{contract.entry.name}` does not hold: {why}"
+            found.append(_finding(contract, "warn", "contracts.ensure", reason))
+    return tuple(found)
+
+
+def fails_run(rules: ContractSet, findings: Sequence[Finding], tool: str) -> bool:
+    """Whether one of these breaches ends the run."""
+    broken = {finding.contract for finding in findings if finding.authoritative}
+    return any(c.entry.name in broken and c.entry.on_breach == "fail" for c in rules.about(tool))
+
+
+def _finding(contract: Contract, outcome: Literal["deny", "ask", "warn"], code: str, reason: str) -> Finding:
+    name, enforced = contract.entry.name, contract.entry.mode == "enforce"
+    return Finding(STAGE, outcome, code, reason, authoritative=enforced, contract=name)
+
+
+def values(expression: Expression, view: View, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What the expression names, and nothing else: handing everything over costs ten times as much."""
+    found: dict[str, Any] = {}
+    for name in expression.uses:
+        if name == "run":
+            found[name] = _run(view, expression.counted)
+        elif name == "recent":
+            found[name] = [{"tool": t, "status": s, "args_sha256": d} for t, s, d in view.recent]
+        elif name in ("tool", "args", "agent", "at"):
+            found[name] = {"tool": tool, "args": args, "agent": view.agent, "at": view.at}[name]
+    return found
+
+
+def _run(view: View, counted: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "phase": str(view.phase),
+        "step_count": view.step_count,
+        "counts": {**dict.fromkeys(counted, 0), **view.counts},
+        "cost_usd": view.cost_microusd / 1e6,
+        "task": view.task,
+        "labels": view.labels,
+        "failed": view.failed,
+    }

@@ -1,0 +1,393 @@
+"""The serialiser: inputs in, records appended, answers out, thread after thread, each thread strictly in order.
+
+One task decides (the core is CPU-bound, so more would not help), one commits and publishes; between them stands a short
+queue, so that the next inputs are decided while the last ones are being made durable. Whatever queued meanwhile is committed
+in one transaction.
+INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append that fails is tried
+again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+import anyio
+import structlog
+from msgspec import Struct
+
+from gated import wire
+from gated.core import decide as core
+from gated.core import state as states
+from gated.core.answers import due_times
+from gated.core.fold import fold
+from gated.core.policy import Policy
+from gated.core.state import ThreadState
+from gated.core.turn import Registry, Repeat, Reply
+from gated.events import (
+    Body,
+    CallDecided,
+    DeadlineReached,
+    Decision,
+    Observation,
+    Record,
+    RunId,
+    Sender,
+    ThreadId,
+    unseal,
+)
+from gated.shell import faults
+from gated.shell.bus import Input
+from gated.shell.log import EventLog, LogConflict, LogUnavailable
+
+BATCH: Final = 256  # inputs that are decided and committed in one go
+QUEUE: Final = 2  # batches between deciding and committing
+CAPACITY: Final = 4096  # inputs that wait in memory
+CACHE: Final = 10_000  # threads whose state stays in memory
+SNAPSHOT: Final = 500  # records of a thread between two snapshots
+RETRY: Final = 0.25  # seconds between two attempts to append
+TIMER: Final = Sender("timer", "daemon")
+
+Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
+Publish = Callable[[str, bytes, str | None], Awaitable[None]]
+
+log = structlog.get_logger("gated.runs")
+
+
+class Said(NamedTuple):
+    """One thing that was said for a run, and where it came from."""
+
+    thread: ThreadId
+    run: RunId
+    observation: Observation
+    at: int
+    position: int
+    ack: str | None
+    message_id: str | None
+
+
+class Settled(NamedTuple):
+    """What became of an input: a record to append, replies that need none, or (`again`) a look-up in the log."""
+
+    said: Said
+    record: Record | None
+    decisions: tuple[Decision, ...]
+    replies: tuple[Reply, ...]
+    agent: str
+    policy: str
+    again: bool = False
+
+
+class Health(Struct):
+    """What the daemon knows of itself; `why` is empty while all is well."""
+
+    records: int = 0
+    verdicts: int = 0
+    waiting: int = 0
+    threads: int = 0
+    why: str = ""
+
+
+class Outlet(NamedTuple):
+    """The way out to the bus."""
+
+    publish: Publish
+    acknowledge: Callable[[str], Awaitable[None]]
+    prefix: str = wire.PREFIX
+
+
+class Runs:
+    """The states of the threads in memory, and the two tasks that move them."""
+
+    def __init__(self, event_log: EventLog, policy: Policy, outlet: Outlet, decide: Decide = core.record) -> None:
+        self.log, self.outlet, self.health = event_log, outlet, Health()
+        self.registry = Registry(policy, {policy.digest: policy})
+        self._decide = decide
+        self._states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
+        self._saved: dict[ThreadId, int] = {}
+        self._inbox: list[Said] = []
+        self._arrived = anyio.Event()
+        self._room = anyio.Event()
+        self._deadlines: list[tuple[int, ThreadId, RunId]] = []
+        self._sooner = anyio.Event()
+        self._draining = False
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many more inputs may be pulled."""
+        return 0 if self._draining else CAPACITY - len(self._inbox)
+
+    def take(self, item: Input) -> None:
+        """An input off the bus. What is not of the contract's form has no run and is dropped with a line in the log."""
+        faults.point("received")
+        origin = wire.parse_in_subject(item.subject, self.outlet.prefix)
+        if origin is None:
+            log.warning("input on a subject outside the contract", subject=item.subject[:200])
+            self.say(Said(ThreadId(""), RunId(""), DeadlineReached(TIMER, 0), 0, 0, item.ack, None))
+            return
+        observation = wire.read(origin, item.data, item.content_type)
+        self.say(Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id))
+
+    def say(self, said: Said) -> None:
+        self._inbox.append(said)
+        self._arrived.set()
+
+    def bind(self, policy: Policy) -> None:
+        """New runs are bound to this policy from now on."""
+        self.registry = Registry(policy, {**self.registry.known, policy.digest: policy})
+
+    # --- the tasks ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until `drain`, then until everything that came in is settled."""
+        send, receive = anyio.create_memory_object_stream[list[Settled]](QUEUE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._commit_all, receive)
+            timers = anyio.CancelScope()
+            tasks.start_soon(self._keep_time, timers)
+            async with send:
+                while (batch := await self._next_batch()) is not None:
+                    settled = [await self._settle(said) for said in batch]
+                    faults.point("decided")
+                    await send.send(settled)
+            timers.cancel()
+
+    def drain(self) -> None:
+        """Take nothing more and finish what is here."""
+        self._draining = True
+        self._arrived.set()
+
+    async def _next_batch(self) -> list[Said] | None:
+        while not self._inbox:
+            if self._draining:
+                return None
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        batch, self._inbox = self._inbox[:BATCH], self._inbox[BATCH:]
+        self.health.waiting = len(self._inbox)
+        return batch
+
+    async def _settle(self, said: Said) -> Settled:
+        """Decide one input on the state that those before it left."""
+        if not said.thread:
+            return Settled(said, None, (), (), "", "")
+        state = self._states.get(said.thread) or await self._load(said.thread)
+        handled = 0 < said.position <= state.input
+        made, sealed = self._decide(self.registry, state, said.run, said.observation, said.at, said.position)
+        run = made.state.runs.get(said.run)
+        by = said.observation.by
+        agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
+        policy = self.registry.current.digest if run is None else run.policy
+        if handled:
+            replies = () if made.decisions else made.replies
+            return Settled(said, None, (), replies, agent, policy, again=True)
+        self._keep(said.thread, made.state)
+        for due in due_times(made.decisions):
+            self._remind(due, said.thread, said.run)
+        return Settled(said, sealed, made.decisions, made.replies, agent, policy)
+
+    def _keep(self, thread: ThreadId, state: ThreadState) -> None:
+        self._states[thread] = state
+        self._states.move_to_end(thread)
+        self.health.threads = len(self._states)
+
+    async def _load(self, thread: ThreadId) -> ThreadState:
+        """The state of a thread out of its snapshot and the records after it."""
+        state = ThreadState(thread)
+        snapshot = await self.log.load_snapshot(thread)
+        if snapshot is not None:
+            try:
+                state = states.load(snapshot[1])
+            except ValueError as error:
+                log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
+        self._saved[thread] = state.seq
+        async for stored in self.log.read(thread, state.seq):
+            body = unseal(stored)
+            await self._know(body)
+            state = fold(self.registry.known, state, body, stored.hash)
+        for run in state.runs.values():
+            await self._know_policy(run.policy)
+        return state
+
+    async def _know(self, body: Body) -> None:
+        await self._know_policy(body.policy)
+        digest = getattr(body.observation, "policy", None)
+        if isinstance(digest, str):
+            await self._know_policy(digest)
+
+    async def _know_policy(self, digest: str) -> None:
+        if digest in self.registry.known:
+            return
+        text = await self.log.policy(digest)
+        if text is not None:
+            policy = load_stored(text, digest)
+            self.registry = Registry(self.registry.current, {**self.registry.known, digest: policy})
+
+    # --- committing and publishing -----------------------------------------------------------------------------------
+
+    async def _commit_all(self, receive: anyio.abc.ObjectReceiveStream[list[Settled]]) -> None:
+        async with receive:
+            async for batch in receive:
+                await self._append([item.record for item in batch if item.record is not None])
+                faults.point("appended")
+                for item in batch:
+                    await self._answer(item)
+                for item in batch:
+                    if item.said.ack is not None:
+                        await self.outlet.acknowledge(item.said.ack)
+                faults.point("acknowledged")
+                await self._snapshot_and_evict(batch)
+
+    async def _append(self, records: list[Record]) -> None:
+        """Make the records durable, however long it takes. Raises `LogConflict` where another writer was here."""
+        while records:
+            try:
+                await self.log.append_many(records)
+                self.health.records += len(records)
+                self.health.why = ""
+                return
+            except LogUnavailable as error:
+                if self.health.why != str(error):
+                    log.error("cannot append: no verdict leaves until it works", error=str(error))
+                self.health.why = str(error)
+                await anyio.sleep(RETRY)
+                records = await self._missing(records)
+
+    async def _missing(self, records: list[Record]) -> list[Record]:
+        """Those of the records that an append of unknown outcome did not make durable."""
+        missing: list[Record] = []
+        for record in records:
+            try:
+                stored = await self.log.get(record.thread, record.seq)
+            except LogUnavailable:
+                return records
+            if stored is None:
+                missing.append(record)
+            elif stored.hash != record.hash:
+                raise LogConflict(record.thread, record.seq, stored.seq)
+        return missing
+
+    async def _answer(self, item: Settled) -> None:
+        if item.again and not item.replies:
+            await self._answer_again(item)
+            return
+        said = item.said
+        if item.record is not None:
+            await self._publish_record(item, item.record.seq, item.record.at, item.decisions)
+            events = wire.events_subject(said.thread, said.run, self.outlet.prefix)
+            await self.outlet.publish(events, item.record.body, None)
+        for reply in item.replies:
+            await self._reply(item, reply)
+        faults.point("published")
+
+    async def _publish_record(self, item: Settled, seq: int, at: int, decisions: Sequence[Decision]) -> None:
+        said, prefix = item.said, self.outlet.prefix
+        out = wire.out_subject(said.thread, said.run, item.agent, prefix)
+        for decision in decisions:
+            message = wire.to_agent(decision, item.policy, seq, at)
+            if message is not None:
+                self.health.verdicts += isinstance(decision, CallDecided)
+                await self.outlet.publish(out, wire.encode(message), said.message_id)
+            notice = wire.to_approvers(decision, said.thread, said.run, at)
+            if notice is not None:
+                subject = wire.tickets_subject(said.thread, said.run, prefix)
+                await self.outlet.publish(subject, wire.encode(notice), said.message_id)
+
+    async def _reply(self, item: Settled, reply: Reply) -> None:
+        """An answer that needs no record: a repeat is the recorded verdict, read from the log."""
+        said = item.said
+        message: Struct | None
+        if isinstance(reply, Repeat):
+            stored = await self.log.get(said.thread, reply.seq)
+            if stored is None:
+                raise LogConflict(said.thread, reply.seq, 0)
+            body = unseal(stored)
+            decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
+            message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True)
+        else:
+            message = wire.to_agent(reply, item.policy, 0, said.at)
+        if message is not None:
+            out = wire.out_subject(said.thread, said.run, item.agent, self.outlet.prefix)
+            await self.outlet.publish(out, wire.encode(message), said.message_id)
+
+    async def _answer_again(self, item: Settled) -> None:
+        """An input that was handled before: its record's answers, word for word."""
+        said = item.said
+        state = self._states.get(said.thread)
+        seq = state.seq if state is not None else 0
+        while seq > 0:
+            stored = await self.log.get(said.thread, seq)
+            body = None if stored is None else unseal(stored)
+            if body is not None and body.input == said.position:
+                await self._publish_record(item, body.seq, body.at, body.decisions)
+                return
+            if body is not None and 0 < body.input < said.position:
+                return
+            seq -= 1
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    async def _snapshot_and_evict(self, batch: Sequence[Settled]) -> None:
+        for thread in {item.said.thread for item in batch if item.record is not None}:
+            state = self._states.get(thread)
+            if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
+                await self._snapshot(state)
+        while len(self._states) > CACHE:
+            thread, state = next(iter(self._states.items()))
+            stored = await self.log.get(thread, state.seq)
+            if stored is None or any(said.thread == thread for said in self._inbox):
+                self._states.move_to_end(thread)
+                return
+            await self._snapshot(state)
+            self._states.pop(thread, None)
+            self._saved.pop(thread, None)
+
+    async def _snapshot(self, state: ThreadState) -> None:
+        """A snapshot bounds the folding. One that ran ahead of what is durable would be a lie, so that is asked first."""
+        try:
+            if await self.log.get(state.thread, state.seq) is None:
+                return
+            await self.log.save_snapshot(state.thread, state.seq, states.dump(state))
+            self._saved[state.thread] = state.seq
+        except LogUnavailable as error:
+            log.warning("cannot save a snapshot", thread=state.thread, error=str(error))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _remind(self, due: int, thread: ThreadId, run: RunId) -> None:
+        first = not self._deadlines or due < self._deadlines[0][0]
+        heapq.heappush(self._deadlines, (due, thread, run))
+        if first:
+            self._sooner.set()
+
+    async def _keep_time(self, scope: anyio.CancelScope) -> None:
+        """Tell a run when one of its deadlines has come; whether anything follows is the core's to say."""
+        with scope:
+            while True:
+                now = time.time_ns() // 1000
+                while self._deadlines and self._deadlines[0][0] <= now:
+                    due, thread, run = heapq.heappop(self._deadlines)
+                    self.say(Said(thread, run, DeadlineReached(TIMER, due), now, 0, None, None))
+                self._sooner = anyio.Event()
+                wait = (self._deadlines[0][0] - now) / 1e6 if self._deadlines else 3600.0
+                with anyio.move_on_after(min(wait, 3600.0)):
+                    await self._sooner.wait()
+
+    async def arm(self) -> int:
+        """Set the timers of all that is open in the log; called once at start. Returns how many."""
+        armed = 0
+        async for due, thread, run in self.log.open_deadlines():
+            self._remind(due, thread, run)
+            armed += 1
+        return armed
+
+
+def load_stored(text: bytes, digest: str) -> Policy:
+    """A policy out of the log."""
+    from gated.core.policy import load_text
+
+    return load_text(text, file=f"policy {digest[:12]} of the log.json")

@@ -1,0 +1,50 @@
+"""Units of the policy file: durations as people write them, and US dollars as whole micro-dollars."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Final
+
+SECOND: Final = 1_000_000  # µs
+
+_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)
+
+
+def parse_duration(value: str | int) -> int:
+    """`15m`, `61s`, `1h30m`, `2d`, or whole seconds, as µs. Raises `ValueError`."""
+    if isinstance(value, bool):
+        raise ValueError(f"`{value}` is not a duration: write one like `15m` or `90s`")
+    if isinstance(value, int):
+        seconds = value
+    else:
+        match = _DURATION.fullmatch(value)
+        if match is None or not value:
+            raise ValueError(f"`{value}` is not a duration: write one like `15m`, `90s` or `1h30m`")
+        seconds = sum(int(n) * size for n, size in zip(match.groups(), _UNITS.values(), strict=True) if n)
+    if not 0 <= seconds <= 10_000_000_000:
+        raise ValueError(f"`{value}` is out of range for a duration")
+    return seconds * SECOND
+
+
+def format_duration(us: int) -> str:
+    """The shortest way to write it in whole seconds: `15m`, `1m1s`, `0s`."""
+    left, text = us // SECOND, ""
+    for unit, size in _UNITS.items():
+        count, left = divmod(left, size)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def parse_usd(value: float | int | str) -> int:
+    """US dollars as micro-dollars, rounded up, exact in decimals. Raises `ValueError` for NaN, infinity, below zero."""
+    if isinstance(value, bool):
+        raise ValueError(f"`{value}` is not an amount of US dollars")
+    try:
+        amount = Decimal(value if isinstance(value, int) else str(value))
+    except InvalidOperation:
+        raise ValueError(f"`{value}` is not an amount of US dollars") from None
+    if not amount.is_finite() or amount < 0 or amount > 10**12:
+        raise ValueError(f"`{value}` is not an amount of US dollars from 0 to 1e12")
+    return int((amount * 1_000_000).to_integral_value(rounding=ROUND_CEILING))
