@@ -66,17 +66,20 @@ class Document(Struct, frozen=True):
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def parse_document(text: str | bytes, *, file: str) -> Document:
+def parse_document(source: str | bytes, *, file: str) -> Document:
     """Read YAML, or JSON where the name ends in `.json`. Raises `DocumentError`."""
-    if isinstance(text, bytes):
-        try:
-            text = text.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DocumentError(file, text[: error.start].count(b"\n") + 1, "the file is not UTF-8") from error
+    text = source if isinstance(source, str) else _text(source, file)
     if file.endswith(".json"):
         _check_json(text, file)
     reader = _Reader(file)
     return Document(reader.read(text), file, reader.places)
+
+
+def _text(source: bytes, file: str) -> str:
+    try:
+        return source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(file, source[: error.start].count(b"\n") + 1, "the file is not UTF-8") from error
 
 
 def _check_json(text: str, file: str) -> None:
@@ -114,8 +117,9 @@ class _Reader:
         for event in yaml.parse(text, Loader=_Loader):
             if isinstance(event, yaml.AliasEvent):
                 raise self._bad(event, f"alias `*{event.anchor}`: anchors and aliases are not used here, write it out")
-            if getattr(event, "anchor", None) is not None:
-                raise self._bad(event, f"anchor `&{event.anchor}`: anchors and aliases are not used here, write it out")
+            anchor = getattr(event, "anchor", None)
+            if anchor is not None:
+                raise self._bad(event, f"anchor `&{anchor}`: anchors and aliases are not used here, write it out")
             tag = getattr(event, "tag", None)
             if tag is not None:
                 raise self._bad(event, f"tag `{tag}`: tags are not used here")
@@ -292,7 +296,7 @@ def _failing_key(data: Any, path: Path, here: Any, kind: type, said: str) -> str
 def _replaced(data: Any, path: Path, value: Any) -> Any:
     if not path:
         return value
-    twin = dict(data) if isinstance(data, dict) else list(data)
+    twin: Any = dict(data) if isinstance(data, dict) else list(data)
     twin[path[0]] = _replaced(data[path[0]], path[1:], value)
     return twin
 

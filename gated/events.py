@@ -429,7 +429,7 @@ class TicketAnswered(Struct, frozen=True, omit_defaults=True, tag="ticket_answer
 
     ticket: TicketId
     answer: Answer
-    state: Literal["pending", "approved", "rejected", "superseded"]
+    state: Literal["pending", "approved", "rejected", "expired", "cancelled", "superseded"]
     remembered: Remembered | None = None
 
 

@@ -17,13 +17,11 @@ from gated import ingress, strict_json
 from gated.events import (
     AbortRequested,
     AgentId,
-    Body,
     CallDecided,
     CallId,
     CallRefused,
     CallSettled,
     Decided,
-    Decision,
     Finding,
     FinishRequested,
     ForgetRequested,
@@ -217,7 +215,7 @@ def read(origin: Origin, data: bytes, content_type: str | None = None) -> Observ
 def _parse(data: bytes, content_type: str | None) -> Inbound:
     try:
         plain = _decode(data, content_type)
-        return msgspec.convert(plain, Inbound)  # type: ignore[call-overload,no-any-return]
+        return msgspec.convert(plain, Inbound)  # type: ignore[no-any-return]
     except strict_json.BadJson as error:
         raise Unreadable(f"ingress.{error.code}", str(error)) from error
     except (msgspec.ValidationError, OverflowError) as error:
@@ -249,9 +247,7 @@ def to_observation(origin: Origin, message: Inbound) -> Observation:
             return IntentsReceived(by, calls, message.mode, message.nesting)
         case Outcome():
             cost = None if message.cost_usd is None else _usd(message.cost_usd)
-            return OutcomeReported(
-                by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens
-            )
+            return OutcomeReported(by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens)
         case RunStart():
             return _run_started(by, message)
         case RunFinish():
@@ -391,8 +387,7 @@ class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_on
 Outbound = Verdict | ReminderMessage | RunStatus | Refusal
 
 _ENCODER: Final = msgspec.json.Encoder()
-_OUT: Final = msgspec.json.Decoder(Outbound)  # type: ignore[var-annotated]
-_OUT_PACKED: Final = msgspec.msgpack.Decoder(Outbound)  # type: ignore[var-annotated]
+_OUT: Final = msgspec.json.Decoder(Outbound)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -408,7 +403,7 @@ def encode(message: Struct) -> bytes:
 
 def decode_out(data: bytes) -> Outbound:
     """What a client reads; leniently: unknown fields are passed over."""
-    return _OUT.decode(data)  # type: ignore[no-any-return]
+    return _OUT.decode(data)
 
 
 def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: bool = False) -> Verdict:
@@ -472,10 +467,9 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
     return None
 
 
-def to_approvers(decision: Decision, body: Body) -> TicketMessage | None:
+def to_approvers(decision: Any, thread: ThreadId, run: RunId, at: int) -> TicketMessage | None:
     """The message by which approvers learn of a ticket's life."""
-    at = rfc3339(body.at)
-    base = {"thread": body.thread, "run": body.run, "at": at}
+    base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
             return TicketMessage(

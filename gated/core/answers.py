@@ -6,11 +6,14 @@ the whole pipeline runs again on the state and the policy of now.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import batches, outcomes, tickets, waiting
 from gated.core.calls import judge_again
+from gated.core.state import RunState
 from gated.core.tickets import Ticket
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea
@@ -18,12 +21,14 @@ from gated.events import (
     Answer,
     CallDecided,
     DeadlineReached,
+    Decision,
     ForgetRequested,
     Forgotten,
     ResolutionReceived,
     TicketAnswered,
     TicketCall,
     TicketNoted,
+    TicketOpened,
 )
 from gated.units import format_duration
 
@@ -51,8 +56,7 @@ def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> boo
     """The same answer again (`decision_id` is its key) changes nothing and is answered as before."""
     for answer in ticket.answers:
         if answer.by == resolution.by.name and answer.decision_id == resolution.decision_id:
-            state = "pending" if ticket.state in ("expired", "cancelled") else ticket.state
-            turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=state))
+            turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=ticket.state))
             return True
     return False
 
@@ -219,13 +223,23 @@ def _ticket_due(turn: Turn, kind: str, name: str) -> None:
         turn.do(TicketNoted(ticket=ticket.id, event="escalated" if kind == "escalated" else "expiring_soon"))
 
 
-def due_times(decisions: tuple[object, ...]) -> list[int]:
-    """The deadlines (µs) that these decisions set: what a shell must wake the run for."""
+def next_due(run: RunState) -> int | None:
+    """The next deadline of a run (µs): what a shell must wake it for."""
+    times = [entry.due for entry in run.in_flight.values()]
+    for ticket in run.tickets.values():
+        if ticket.state == "pending":
+            times.append(ticket.expires_at)
+            times += [] if ticket.soon else [ticket.soon_at]
+            times += [] if ticket.escalated or ticket.escalate_at is None else [ticket.escalate_at]
+    return min(times, default=None)
+
+
+def due_times(decisions: Sequence[Decision]) -> list[int]:
+    """The deadlines (µs) that these decisions set."""
     times: list[int] = []
     for decision in decisions:
         if isinstance(decision, CallDecided) and decision.admission is not None:
             times.append(decision.admission.due)
-        expires = getattr(decision, "expires_at", None)
-        if expires is not None:
-            times += [t for t in (expires, getattr(decision, "soon_at", None), decision.escalate_at) if t is not None]
+        elif isinstance(decision, TicketOpened):
+            times += [t for t in (decision.expires_at, decision.soon_at, decision.escalate_at) if t is not None]
     return times

@@ -212,7 +212,7 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         findings=ruling.findings,
         checks_failed=ruling.checks_failed,
         checks_skipped=ruling.checks_skipped,
-        would=None if ruling.would in (None, "allow") else ruling.would,
+        would=ruling.would,
         admission=_admission(turn, hearing, ruling) if ruling.decision == "allow" else None,
         phase=_exhausted(profile, ruling),
     )

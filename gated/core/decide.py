@@ -170,8 +170,7 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
         turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to finish")))
         return
     if run.end:
-        status = "failed" if run.failed else "complete"
-        turn.replies.append(RunAnswered(status=status, message=run.reason))
+        turn.replies.append(RunAnswered(status="failed" if run.failed else "complete", message=run.reason))
         return
     profile, continuation = turn.profile(), turn.policy().continuation
     ordered = any(stage == "order" for stage, _ in profile.stages)

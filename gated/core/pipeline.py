@@ -7,7 +7,7 @@ raises, or answers with what is no finding, denies. A new stage is a file, a fie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ class Ruling(Struct, frozen=True):
     findings: tuple[Finding, ...]
     checks_failed: tuple[str, ...]
     checks_skipped: tuple[str, ...]
-    would: Decided | None
+    would: Literal["deny", "suspend"] | None
     asks: tuple[Finding, ...]
     lifted: tuple[Finding, ...]
 
@@ -207,7 +207,7 @@ def _examine(stage: str, hearing: Hearing) -> tuple[Finding, ...]:
     return found
 
 
-def _would(decision: Decided, findings: list[Finding]) -> Decided | None:
+def _would(decision: Decided, findings: list[Finding]) -> Literal["deny", "suspend"] | None:
     watched = {finding.outcome for finding in findings if not finding.authoritative}
     if decision != "deny" and "deny" in watched:
         return "deny"

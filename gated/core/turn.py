@@ -25,6 +25,7 @@ from gated.events import (
     TicketAnswered,
     TicketClosed,
     TicketId,
+    UngatedExecution,
 )
 
 
@@ -35,7 +36,7 @@ class Repeat(Struct, frozen=True):
     seq: int
 
 
-Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered
+Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered | UngatedExecution
 
 
 class Registry(Struct, frozen=True):

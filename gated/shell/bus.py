@@ -215,16 +215,12 @@ async def connect(url: str, name: str, on_reconnect: Callable[[], None], **crede
             **credentials,
         )
     except (NatsError, OSError, TimeoutError) as error:
-        raise BusError(
-            f"cannot connect to `{url}`: {error}; is the server running and are the credentials right?"
-        ) from error
+        raise BusError(f"cannot connect to `{url}`: {error}; is the server running and are the credentials right?") from error
     version = client.connected_server_version
     if (version.major, version.minor, version.patch) < MIN_SERVER:
         await client.close()
         wanted = ".".join(map(str, MIN_SERVER))
-        raise BusError(
-            f"the server at `{url}` has version {version.major}.{version.minor}.{version.patch}, at least {wanted}"
-        )
+        raise BusError(f"the server at `{url}` has version {version.major}.{version.minor}.{version.patch}, at least {wanted}")
     return client
 
 

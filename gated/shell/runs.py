@@ -17,12 +17,13 @@ from typing import Final, NamedTuple
 
 import anyio
 import structlog
+from anyio.abc import ObjectReceiveStream
 from msgspec import Struct
 
 from gated import wire
 from gated.core import decide as core
 from gated.core import state as states
-from gated.core.answers import due_times
+from gated.core.answers import due_times, next_due
 from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.state import ThreadState
@@ -81,6 +82,16 @@ class Settled(NamedTuple):
     again: bool = False
 
 
+Due = tuple[ThreadId, RunId, int]
+
+
+class Batch(NamedTuple):
+    """What is committed in one go: settled inputs, and the runs' next deadlines (0: none)."""
+
+    settled: list[Settled]
+    dues: list[Due]
+
+
 class Health(Struct):
     """What the daemon knows of itself; `why` is empty while all is well."""
 
@@ -89,6 +100,7 @@ class Health(Struct):
     waiting: int = 0
     threads: int = 0
     why: str = ""
+    reload_failed: str = ""
 
 
 class Outlet(NamedTuple):
@@ -112,8 +124,11 @@ class Runs:
         self._arrived = anyio.Event()
         self._room = anyio.Event()
         self._deadlines: list[tuple[int, ThreadId, RunId]] = []
+        self._armed: dict[tuple[ThreadId, RunId], int] = {}
         self._sooner = anyio.Event()
         self._draining = False
+        self._dues: dict[tuple[ThreadId, RunId], int] = {}  # of the batch that is being decided
+        self.drained = anyio.Event()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
 
@@ -144,17 +159,19 @@ class Runs:
 
     async def run(self) -> None:
         """Work until `drain`, then until everything that came in is settled."""
-        send, receive = anyio.create_memory_object_stream[list[Settled]](QUEUE)
+        send, receive = anyio.create_memory_object_stream[Batch](QUEUE)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._commit_all, receive)
             timers = anyio.CancelScope()
             tasks.start_soon(self._keep_time, timers)
             async with send:
                 while (batch := await self._next_batch()) is not None:
+                    self._dues = {}
                     settled = [await self._settle(said) for said in batch]
                     faults.point("decided")
-                    await send.send(settled)
+                    await send.send(Batch(settled, [(*key, due) for key, due in self._dues.items()]))
             timers.cancel()
+        self.drained.set()
 
     def drain(self) -> None:
         """Take nothing more and finish what is here."""
@@ -186,8 +203,12 @@ class Runs:
             replies = () if made.decisions else made.replies
             return Settled(said, None, (), replies, agent, policy, again=True)
         self._keep(said.thread, made.state)
-        for due in due_times(made.decisions):
-            self._remind(due, said.thread, said.run)
+        dues = due_times(made.decisions)
+        if isinstance(said.observation, DeadlineReached) and run is not None:
+            self._armed.pop((said.thread, said.run), None)
+            dues.append(next_due(run) or 0)
+        if dues:
+            self._remind(min(dues), said.thread, said.run)
         return Settled(said, sealed, made.decisions, made.replies, agent, policy)
 
     def _keep(self, thread: ThreadId, state: ThreadState) -> None:
@@ -229,10 +250,10 @@ class Runs:
 
     # --- committing and publishing -----------------------------------------------------------------------------------
 
-    async def _commit_all(self, receive: anyio.abc.ObjectReceiveStream[list[Settled]]) -> None:
+    async def _commit_all(self, receive: ObjectReceiveStream[Batch]) -> None:
         async with receive:
-            async for batch in receive:
-                await self._append([item.record for item in batch if item.record is not None])
+            async for batch, dues in receive:
+                await self._append([item.record for item in batch if item.record is not None], dues)
                 faults.point("appended")
                 for item in batch:
                     await self._answer(item)
@@ -242,11 +263,11 @@ class Runs:
                 faults.point("acknowledged")
                 await self._snapshot_and_evict(batch)
 
-    async def _append(self, records: list[Record]) -> None:
+    async def _append(self, records: list[Record], dues: list[Due]) -> None:
         """Make the records durable, however long it takes. Raises `LogConflict` where another writer was here."""
-        while records:
+        while records or dues:
             try:
-                await self.log.append_many(records)
+                await self.log.append_many(records, dues)
                 self.health.records += len(records)
                 self.health.why = ""
                 return
@@ -329,6 +350,16 @@ class Runs:
                 return
             seq -= 1
 
+    # --- what others may see -----------------------------------------------------------------------------------------
+
+    async def look(self, thread: ThreadId) -> ThreadState:
+        """The state of a thread, loaded where it is not in memory (and not kept then)."""
+        return self._states.get(thread) or await self._load(thread)
+
+    def states(self) -> list[ThreadState]:
+        """The threads in memory."""
+        return list(self._states.values())
+
     # --- memory ------------------------------------------------------------------------------------------------------
 
     async def _snapshot_and_evict(self, batch: Sequence[Settled]) -> None:
@@ -359,10 +390,15 @@ class Runs:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _remind(self, due: int, thread: ThreadId, run: RunId) -> None:
-        first = not self._deadlines or due < self._deadlines[0][0]
-        heapq.heappush(self._deadlines, (due, thread, run))
-        if first:
-            self._sooner.set()
+        """Wake the run at `due` unless it is woken sooner; one timer a run. 0: it has no deadline left."""
+        if due and self._armed.get((thread, run), due + 1) <= due:
+            return
+        self._dues[(thread, run)] = due
+        if due:
+            self._armed[(thread, run)] = due
+            heapq.heappush(self._deadlines, (due, thread, run))
+            if self._deadlines[0][0] == due:
+                self._sooner.set()
 
     async def _keep_time(self, scope: anyio.CancelScope) -> None:
         """Tell a run when one of its deadlines has come; whether anything follows is the core's to say."""
@@ -371,7 +407,8 @@ class Runs:
                 now = time.time_ns() // 1000
                 while self._deadlines and self._deadlines[0][0] <= now:
                     due, thread, run = heapq.heappop(self._deadlines)
-                    self.say(Said(thread, run, DeadlineReached(TIMER, due), now, 0, None, None))
+                    if self._armed.get((thread, run)) == due:
+                        self.say(Said(thread, run, DeadlineReached(TIMER, due), now, 0, None, None))
                 self._sooner = anyio.Event()
                 wait = (self._deadlines[0][0] - now) / 1e6 if self._deadlines else 3600.0
                 with anyio.move_on_after(min(wait, 3600.0)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -83,9 +84,7 @@ def _finding(machine: Machine, touch: Touch, outcome: Action, code: str, reason:
 def override(touched: Touched, asked: Collection[tuple[str | None, str | None]]) -> tuple[Touch, ...]:
     """The touches, with the transitions that approved asks let fire as if their state had been listed."""
     return tuple(
-        replace(touch, overrides=(touch.exact or touch.wide)[:1])
-        if (touch.machine, escape_text(touch.key)) in asked
-        else touch
+        replace(touch, overrides=(touch.exact or touch.wide)[:1]) if (touch.machine, escape_text(touch.key)) in asked else touch
         for touch in touched.touches
     )
 
@@ -185,7 +184,7 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
     for machine in machines.machines:
         terminal = machine.entry.terminal
         if terminal:
-            keys = order.instances.get(slot_of(machine.name, machine.entry.scope, run)) or {}
+            keys: Map[str, Instance] = order.instances.get(slot_of(machine.name, machine.entry.scope, run), Map())
             found += [
                 f"{machine.name}[{escape_text(key)}]={instance.state}"
                 for key, instance in keys.items()
@@ -237,10 +236,8 @@ def _kind(machine: Machine, touch: Touch) -> Kind:
 def _put(order: OrderState, machine: Machine, run: RunId, key: str, instance: Instance) -> OrderState:
     """Store an instance; one that never moved and has nothing in flight is as good as none."""
     slot = slot_of(machine.name, machine.entry.scope, run)
-    keys = order.instances.get(slot)
+    keys: Map[str, Instance] = order.instances.get(slot, Map())
     size = order.size
-    if keys is None:
-        keys = order.instances.__class__()
     if instance.moved or instance.flights:
         size += key not in keys
         keys = keys.set(key, instance)

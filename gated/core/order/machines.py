@@ -136,9 +136,7 @@ def compile_machine(entry: MachineEntry) -> Machine:
     except TemplateError as error:
         raise MachineError(str(error), "key") from error
     transitions = tuple(_transition(item, position) for position, item in enumerate(entry.transitions))
-    states = {entry.initial, *entry.terminal, *(item.to for item in entry.transitions)} | {
-        s for s in (entry.on_unmatched,) if s
-    }
+    states = {entry.initial, *entry.terminal, *(item.to for item in entry.transitions)} | {s for s in (entry.on_unmatched,) if s}
     return Machine(entry.name, entry, key, transitions, frozenset(states))
 
 
@@ -156,9 +154,7 @@ def _transition(item: TransitionEntry, position: int) -> Transition:
             raise MachineError(str(error), "transitions", position, field) from error
 
     when = item.when if isinstance(item.when, WhenEntry) else WhenEntry(status=item.when)
-    violation = (
-        item.on_violation if isinstance(item.on_violation, ViolationEntry) else ViolationEntry(action=item.on_violation)
-    )
+    violation = item.on_violation if isinstance(item.on_violation, ViolationEntry) else ViolationEntry(action=item.on_violation)
     sources = _sources(item)
     if not sources:
         raise MachineError("`from` names no state: write one, a list of them, or `*`", "transitions", position, "from")

@@ -61,19 +61,20 @@ class Condition:
 
 
 def _test(op: str, value: str, *, fold: bool) -> Callable[[str], bool]:
-    positive = op.removeprefix("!") if op != "!=" else "="
-    if op == "!=~":
-        positive = "=~"
-    if positive == "=":
-        wanted = value.casefold() if fold else value
-        test = (lambda text: text.casefold() == wanted) if fold else (lambda text: text == wanted)
-    elif positive == "~":
-        glob = _glob(value.casefold() if fold else value)
-        test = (lambda text: glob.matches(text.casefold())) if fold else glob.matches
-    else:
-        search = _regex(value, fold=fold).search
-        test = lambda text: search(text) is not None  # noqa: E731
+    test = _positive(op, value, fold)
     return (lambda text: not test(text)) if op.startswith("!") else test
+
+
+def _positive(op: str, value: str, fold: bool) -> Callable[[str], bool]:
+    """The test of an operator without its negation."""
+    if op.endswith("=~"):
+        search = _regex(value, fold=fold).search
+        return lambda text: search(text) is not None
+    value = value.casefold() if fold else value
+    if op.endswith("="):
+        return (lambda text: text.casefold() == value) if fold else value.__eq__
+    glob = _glob(value)
+    return (lambda text: glob.matches(text.casefold())) if fold else glob.matches
 
 
 def _glob(text: str) -> Glob:
@@ -84,7 +85,7 @@ def _glob(text: str) -> Glob:
 
 
 def _regex(text: str, *, fold: bool = False) -> Any:
-    options = re2.Options()
+    options: Any = re2.Options()
     options.log_errors = False
     options.case_sensitive = not fold
     try:
@@ -128,7 +129,7 @@ class Pattern:
         if inside is not None and not self._any:
             self._arguments(text, inside)
         self.needs_args = not self._any
-        sharp = tuple(sorted((_SHARP[c.op] for c in self._conditions), reverse=True))
+        sharp = tuple(sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True))
         self.specificity = (rank, int(self.needs_args), len(self._conditions), *sharp)
 
     def _arguments(self, text: str, inside: str) -> None:
@@ -179,9 +180,7 @@ class Pattern:
         if self._any:
             lines.append("arguments: any match")
         elif self._glob is not None:
-            lines.append(
-                f"arguments: the primary argument `{primary(args)[:200]}` {_does(self._glob.matches(primary(args)))}"
-            )
+            lines.append(f"arguments: the primary argument `{primary(args)[:200]}` {_does(self._glob.matches(primary(args)))}")
         for condition in self._conditions:
             lines.append(f"{condition.text}: {_does(condition.holds(args))}")
         return lines

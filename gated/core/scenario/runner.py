@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -71,9 +72,7 @@ class _Stop(Exception):
 
 
 class _Play:
-    def __init__(
-        self, document: Document, position: int, entry: ScenarioEntry, read: Read, policy: Policy, seed: int
-    ) -> None:
+    def __init__(self, document: Document, position: int, entry: ScenarioEntry, read: Read, policy: Policy, seed: int) -> None:
         self.document, self.position, self.read, self.seed = document, position, read, seed
         self.entry = self._named(entry)
         self.world = World(policy)
@@ -224,7 +223,7 @@ class _Play:
                 self._judge(inner, part, got, single)
                 answers += expect.views(self.world, got)
             if step.expect is not UNSET and not self.failures:
-                self._differs(label, answers, lambda got=answers: expect.compare_list(step.expect, got))
+                self._differs(label, answers, partial(expect.compare_list, step.expect, answers))
             if self.failures:
                 break
         return answers

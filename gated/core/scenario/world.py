@@ -97,9 +97,7 @@ class World:
     def verdict_of(self, repeat: Repeat) -> CallDecided:
         """The recorded verdict that a repeated call is answered with."""
         body = next(
-            unseal(entry.record)
-            for entry in self.log
-            if entry.record.thread == self.thread and entry.record.seq == repeat.seq
+            unseal(entry.record) for entry in self.log if entry.record.thread == self.thread and entry.record.seq == repeat.seq
         )
         return next(d for d in reversed(body.decisions) if isinstance(d, CallDecided) and d.call == repeat.call)
 

@@ -142,9 +142,9 @@ class Endpoints:
         return "is not inside an allowed endpoint"
 
     def refuse_host(self, written: str) -> str | None:
-        if not is_bare(written.strip(" ")) or CONTROL.search(written):
-            return "is not a bare host"
         text = written.strip(" ")
+        if not is_bare(text):
+            return "is not a bare host"
         host = parse_host(f"[{text}]" if text.count(":") > 1 and not text.startswith("[") else text)
         if host is None:
             return "is not a host"

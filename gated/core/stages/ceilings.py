@@ -43,7 +43,7 @@ class ArgumentSchema:
 
     __slots__ = ("_validator",)
 
-    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+    def __init__(self, schema: dict[str, Any] | bool) -> None:
         try:
             self._validator = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse, pattern_options=_LINEAR)
         except (ValueError, jsonschema_rs.ValidationError) as error:

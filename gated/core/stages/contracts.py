@@ -66,8 +66,7 @@ class ContractSet:
         self._anywhere = tuple(c for c in contracts if c.on.exact_tool is None)
         names = {c.on.exact_tool.casefold() for c in contracts if c.on.exact_tool is not None}
         self._by_tool = {
-            name: tuple(c for c in contracts if c.on.exact_tool is None or c.on.exact_tool.casefold() == name)
-            for name in names
+            name: tuple(c for c in contracts if c.on.exact_tool is None or c.on.exact_tool.casefold() == name) for name in names
         }
 
     def about(self, tool: str) -> tuple[Contract, ...]:

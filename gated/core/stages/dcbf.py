@@ -256,7 +256,7 @@ def _value(barrier: Barrier, tally: Tally) -> int:
 def _holds(rules: DcbfRules, scale: int, h: int, after: int) -> bool:
     """h(next) - h(now) >= -alpha(h(now)), multiplied out to whole numbers."""
     kappa, denominator = rules.kappa
-    return (after - h) * denominator * scale ** (rules.power - 1) >= -kappa * h**rules.power
+    return bool((after - h) * denominator * scale ** (rules.power - 1) >= -kappa * h**rules.power)
 
 
 def _bound(rules: DcbfRules, scale: int, h: int) -> float:

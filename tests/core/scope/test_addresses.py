@@ -82,9 +82,7 @@ def test_hosts_in_finds_the_metadata_address(text: str) -> None:
     assert METADATA in list(hosts_in(text))
 
 
-@pytest.mark.parametrize(
-    "text", ["24", "1700000", "00000005", "12:30", "12:30:45", "00:11:22:33:44:55", "//24", "a.b", "", "//"]
-)
+@pytest.mark.parametrize("text", ["24", "1700000", "00000005", "12:30", "12:30:45", "00:11:22:33:44:55", "//24", "a.b", "", "//"])
 def test_a_number_is_just_a_number(text: str) -> None:
     assert list(hosts_in(text)) == []
     assert not is_spelled_address(text)

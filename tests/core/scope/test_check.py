@@ -179,9 +179,7 @@ DENIED: list[tuple[DataScope | None, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("scope", "tool", "args"), ALLOWED, ids=lambda value: ascii(value) if isinstance(value, dict) else ""
-)
+@pytest.mark.parametrize(("scope", "tool", "args"), ALLOWED, ids=lambda value: ascii(value) if isinstance(value, dict) else "")
 def test_allowed(scope: DataScope | None, tool: str, args: dict[str, Any]) -> None:
     assert check(scope, tool, args).denied is None
 
@@ -292,6 +290,27 @@ def test_forbidden_patterns_reach_every_string_and_key_but_none() -> None:
     assert scope.check("f", {"t": "db.top"}).denied is None
 
 
+def test_a_declared_host_is_an_address_however_small_its_number() -> None:
+    scope = compile_scope(DataScope(forbidden_patterns=["0.0.0.0"], allowed_api_endpoints=["0.0.0.0"]), TOOLS)
+    for args in ({"h": 0}, {"h": "0"}, {"h": " 0 "}):
+        finding = scope.check("f", args)
+        assert finding.denied is not None
+        assert "forbidden" in finding.denied
+    assert scope.check("f", {"n": "0"}).denied is None
+
+
+def test_a_pattern_that_ends_with_a_slash_matches_the_folder_itself() -> None:
+    scope = compile_scope(DataScope(allowed_paths=["/w"], base_path="/w", forbidden_patterns=["/w/private/"]), TOOLS)
+    assert scope.check("f", {"p": "private"}).denied is not None
+    assert scope.check("f", {"p": "private.txt"}).denied is None
+
+
+def test_a_url_with_dots_is_refused_as_a_url() -> None:
+    finding = check(ANALYST, "g", {"x": "https://evil.test/a/../b"})
+    assert finding.denied is not None
+    assert "`https://evil.test/b` (argument `x`) is not inside an allowed endpoint" in finding.denied
+
+
 def test_the_given_patterns_replace_the_default() -> None:
     scope = DataScope(forbidden_patterns=[], allowed_api_endpoints=["http://169.254.169.254"])
     assert check(scope, "fetch", {"url": "http://169.254.169.254/"}).denied is None
@@ -335,9 +354,7 @@ def test_the_cost_is_linear(unit: str) -> None:
 
 
 class TestResolve:
-    scope = compile_scope(
-        DataScope(allowed_paths=["/w"], base_path="/w", resolve=True, forbidden_patterns=["/w/private"]), TOOLS
-    )
+    scope = compile_scope(DataScope(allowed_paths=["/w"], base_path="/w", resolve=True, forbidden_patterns=["/w/private"]), TOOLS)
 
     def test_asks_for_the_paths_inside_with_their_dots(self) -> None:
         args = {"p": ["a/./link/../b", "/etc/passwd"], "u": "https://x.test/", "q": "/w/c", "n": "plain"}

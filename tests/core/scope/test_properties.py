@@ -208,9 +208,7 @@ def test_a_path_is_allowed_only_if_its_decoded_normal_form_is_inside(path: str, 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | PIECES | HOSTS | WRAPPERS
 KEYS = st.sampled_from(["u", "h", "p", "n", "l", "d", "k"]) | st.text(max_size=5)
-JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
-)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
 ARGS = st.dictionaries(KEYS, JSON, max_size=4)
 PATTERNS = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=4).filter(str.strip), max_size=3)
 LENIENT = DataScope(

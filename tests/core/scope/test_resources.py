@@ -117,6 +117,7 @@ def test_path_looks(text: str) -> None:
         ".",
         "a.b%20",
         "a\u3002b",
+        "a.b\uff20",
         "xy://y",
         "say x://y z",
         "http:",

@@ -46,9 +46,7 @@ def test_shown_is_capped_and_escaped() -> None:
     assert shown("a" * SHOWN_LENGTH) == "a" * SHOWN_LENGTH
 
 
-@pytest.mark.parametrize(
-    "text", ["", "orders", "SELECT a FROM b", "\u00fcn\u00efcode"[1:2], "1234567", "x@y", "{'a': 1}"[:4]]
-)
+@pytest.mark.parametrize("text", ["", "orders", "SELECT a FROM b", "\u00fcn\u00efcode"[1:2], "1234567", "x@y", "{'a': 1}"[:4]])
 def test_plain(text: str) -> None:
     assert is_plain(text) == text.isascii()
 

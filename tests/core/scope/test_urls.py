@@ -33,9 +33,7 @@ def test_hosts_and_ports(text: str, scheme: str, host: str, port: str) -> None:
     assert (url.scheme, url.host, url.port) == (scheme, host, port)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "e.test", "http://", "http://a b/", "http://\ud800/", "http://" + "\u00e9" * 256, "\u00e9"]
-)
+@pytest.mark.parametrize("text", ["", "e.test", "http://", "http://a b/", "http://\ud800/", "http://" + "\u00e9" * 256, "\u00e9"])
 def test_no_url(text: str) -> None:
     assert parse(text) is None
 
@@ -138,7 +136,24 @@ def test_bare_hosts(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["", "test", "xe.test", "e.test:80", "e.test:443:443", "e.test@x", "x@e.test", "e.test/", "e.te\tst", "e.test%2f"],
+    [
+        "",
+        "test",
+        "xe.test",
+        "e.test:80",
+        "e.test:443:443",
+        "e.test@x",
+        "x@e.test",
+        "e.test/",
+        "e.te\tst",
+        "e.test\x00",
+        "\x80e.test",
+        "e.test\x7f",
+        "e.test%2f",
+        "e.test\x00",
+        "\x80e.test",
+        "e.test\x7f",
+    ],
 )
 def test_other_bare_hosts(host: str) -> None:
     assert Endpoints(["https://e.test"]).refuse_host(host) is not None

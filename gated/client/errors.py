@@ -1,0 +1,53 @@
+"""What the SDK raises. A tool must not run after any of these."""
+
+from __future__ import annotations
+
+from gated.wire import Verdict
+
+
+class GateError(Exception):
+    """The call may not run, or the gate did not say that it may."""
+
+
+class Denied(GateError):
+    """The gate said no; `verdict` says why."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"{verdict.code}: {verdict.reason}")
+        self.verdict = verdict
+
+
+class Rejected(Denied):
+    """A person said no."""
+
+
+class Expired(Denied):
+    """Nobody answered in time."""
+
+
+class Suspended(GateError):
+    """A person must answer first; `verdict.ticket` is where."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"waits for an approval (ticket {verdict.ticket}): {verdict.reason}")
+        self.verdict = verdict
+
+
+class Refused(GateError):
+    """The message was not taken: it was malformed, or not this agent's to send."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.code, self.reason = code, reason
+
+
+class GateUnavailable(GateError):
+    """No verdict came: the gate or the bus is out of reach. The tool does not run."""
+
+
+def error_of(verdict: Verdict) -> GateError:
+    """The exception for a verdict that is not an allow."""
+    if verdict.decision == "suspend":
+        return Suspended(verdict)
+    kinds = {"approvals.rejected": Rejected, "approvals.expired": Expired}
+    return kinds.get(verdict.code or "", Denied)(verdict)

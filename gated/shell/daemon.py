@@ -1,0 +1,156 @@
+"""The daemon: the log, the serialiser and the bus put together; start, readiness, reload, drain.
+
+Exit statuses: 0 stopped as asked, 1 failed while running, 2 could not start (policy, log, bus).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+from msgspec import Struct
+from nats.aio.client import Client
+from watchfiles import awatch
+
+from gated import wire
+from gated.core import decide as core
+from gated.core.policy import Policy
+from gated.documents import DocumentError
+from gated.shell import api, bus
+from gated.shell.log import EventLog
+from gated.shell.policies import read_policy
+from gated.shell.runs import Decide, Outlet, Runs
+
+log = structlog.get_logger("gated.daemon")
+
+DRAIN_SECONDS = 30.0
+
+
+class Settings(Struct, frozen=True):
+    """What a daemon needs to know. `credentials` go to the NATS client as they are."""
+
+    url: str
+    policy: Path
+    credentials: dict[str, Any]
+    prefix: str = wire.PREFIX
+    replicas: int = 1
+    decide: Decide = core.record
+
+
+class Daemon:
+    """A running daemon; `stop()` drains it."""
+
+    def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings) -> None:
+        self.runs, self.receiver, self.settings = runs, receiver, settings
+        self._stopping = anyio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def wait_stopping(self) -> None:
+        await self._stopping.wait()
+
+    async def reload(self) -> bool:
+        """Read the policy again; a broken one changes nothing. True where another policy holds now."""
+        try:
+            policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
+        except DocumentError as error:
+            log.error("policy.reload_failed", error=str(error), kept=self.runs.registry.current.digest)
+            self.runs.health.reload_failed = str(error)
+            return False
+        self.runs.health.reload_failed = ""
+        if policy.digest == self.runs.registry.current.digest:
+            return False
+        await self.runs.log.put_policy(policy.digest, policy.text)
+        self.runs.bind(policy)
+        log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
+        return True
+
+
+@asynccontextmanager
+async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> AsyncIterator[Daemon]:
+    """Run a daemon while the block runs, then drain it: what was taken is decided, published and acknowledged."""
+    await event_log.put_policy(policy.digest, policy.text)
+    holder: list[Daemon] = []
+    client = await bus.connect(
+        settings.url, "gated", lambda: holder[0].receiver.rewind() if holder else None, **settings.credentials
+    )
+    try:
+        await bus.ensure_stream(client, settings.prefix, settings.replicas)
+        made = _assemble(settings, event_log, policy, client)
+        holder.append(made)
+        await made.runs.arm()
+        async with anyio.create_task_group() as tasks:
+            consuming = anyio.CancelScope()
+            tasks.start_soon(_in_scope, consuming, made.receiver.consume)
+            tasks.start_soon(made.runs.run)
+            service = await api.serve(client, made.runs, settings.prefix)
+            log.info("ready", policy=policy.digest, agents=len(policy.agents))
+            try:
+                yield made
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(DRAIN_SECONDS):
+                    await made.receiver.stop()
+                    made.runs.drain()
+                    await made.runs.drained.wait()
+                    await client.flush()
+                    await service.stop()
+                consuming.cancel()
+                made.runs.drain()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+        log.info("stopped", records=made.runs.health.records if holder else 0)
+
+
+def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: Client) -> Daemon:
+    holder: list[bus.Bus] = []
+
+    async def publish(subject: str, data: bytes, re: str | None) -> None:
+        await holder[0].publish(subject, data, re)
+
+    async def acknowledge(ack: str) -> None:
+        await holder[0].acknowledge(ack)
+
+    runs = Runs(event_log, policy, Outlet(publish, acknowledge, settings.prefix), settings.decide)
+    holder.append(bus.Bus(client, runs.take, runs.room))
+    return Daemon(runs, holder[0], settings)
+
+
+async def _in_scope(scope: anyio.CancelScope, work: Callable[[], Any]) -> None:
+    with scope:
+        await work()
+
+
+async def run_until_told(settings: Settings, event_log: EventLog, policy: Policy, ready: Callable[[], None]) -> None:
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy."""
+    async with daemon(settings, event_log, policy) as made, anyio.create_task_group() as tasks:
+        tasks.start_soon(_hear_signals, made)
+        tasks.start_soon(_watch_policy, made)
+        ready()
+        await made.wait_stopping()
+        tasks.cancel_scope.cancel()
+
+
+async def _hear_signals(made: Daemon) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
+        async for number in heard:
+            if number == signal.SIGHUP:
+                await made.reload()
+            else:
+                log.info("stopping", signal=signal.Signals(number).name)
+                made.stop()
+
+
+async def _watch_policy(made: Daemon) -> None:
+    """Reload on a change. The folder of a file is watched, since editors replace files."""
+    path = made.settings.policy
+    folder = path if path.is_dir() else path.parent
+    async for changes in awatch(folder, recursive=False):
+        if path.is_dir() or any(Path(name).name == path.name for _, name in changes):
+            await made.reload()

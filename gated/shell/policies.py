@@ -1,0 +1,37 @@
+"""Policy files on disk: read, merged where they are a folder, and read again when they change.
+
+INVARIANT: a policy is taken whole or not at all: with one broken file the old one stays.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from gated.core import policy as core
+from gated.core.policy import Policy
+from gated.documents import Document, DocumentError, merge_documents, parse_document
+
+ENDINGS: Final = (".yaml", ".yml", ".json")
+
+
+def read_document(path: Path) -> Document:
+    """One file, or all the policy files of a folder as one. Raises `DocumentError`."""
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in ENDINGS)
+        if not files:
+            raise DocumentError(str(path), 1, f"the folder holds no policy: no file ends in {', '.join(ENDINGS)}")
+        return merge_documents([_read(file) for file in files], str(path))
+    return _read(path)
+
+
+def _read(path: Path) -> Document:
+    try:
+        return parse_document(path.read_bytes(), file=str(path))
+    except OSError as error:
+        raise DocumentError(str(path), 1, f"cannot be read: {error.strerror}") from error
+
+
+def read_policy(path: Path) -> Policy:
+    """Raises `DocumentError`."""
+    return core.load(read_document(path))

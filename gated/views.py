@@ -1,0 +1,72 @@
+"""Runs, tickets and verdicts as plain mappings for people's tools: what commands print and the API answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from gated.core.policy import Policy
+from gated.core.stages import dcbf
+from gated.core.state import ThreadState
+from gated.events import RunId
+from gated.wire import rfc3339
+
+
+def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any]:
+    """One run as it stands."""
+    run = state.runs[run_id]
+    profile = policy.profile(run.agent)
+    order = state.order
+    return {
+        "thread": state.thread,
+        "run": run_id,
+        "agent": run.agent,
+        "task": run.task,
+        "labels": run.labels,
+        "policy": run.policy,
+        "opened_at": rfc3339(run.tally.opened_at),
+        "phase": str(run.phase),
+        "status": run.end or "open",
+        "reason": run.reason,
+        "failed": run.failed,
+        "step_count": run.step_count,
+        "hop_count": run.hop_count,
+        "retry_count": run.retry_count,
+        "call_count": run.tally.calls,
+        "in_flight": sorted(run.in_flight),
+        "loop_count": {"ACTING": run.dfa.loops},
+        "cost_usd": run.tally.cost_microusd / 1e6,
+        "tokens": run.tally.tokens,
+        "counts": {tool: run.tally.counts[tool] for tool in sorted(run.tally.counts)},
+        "barriers": dcbf.get_barrier_values(profile.dcbf, dcbf.Tallies(run.tally, state.tally)),
+        "machines": order.view(run_id),
+        "metrics": order.totals(),
+        "violations": to_builtins(order.violations),
+        "waiting": [view for view in ticket_views(state) if view["run"] == run_id],
+        "remembered": to_builtins((*state.remembered, *run.remembered)),
+    }
+
+
+def ticket_views(state: ThreadState) -> list[dict[str, Any]]:
+    """The tickets of a thread that wait for people, oldest first."""
+    found = [
+        {
+            "ticket": ticket.id,
+            "thread": state.thread,
+            "run": run_id,
+            "agent": run.agent,
+            "tool": ticket.calls[0].tool,
+            "calls": [{"call": c.call, "tool": c.tool, "args": c.args, "args_sha256": c.args_sha256} for c in ticket.calls],
+            "args_sha256": ticket.args_sha256,
+            "asks": to_builtins(ticket.asks),
+            "rules": to_builtins(ticket.rules),
+            "answers": to_builtins(ticket.answers),
+            "opened_at": rfc3339(ticket.opened_at),
+            "expires_at": rfc3339(ticket.expires_at),
+        }
+        for run_id, run in state.runs.items()
+        for ticket in run.tickets.values()
+        if ticket.state == "pending"
+    ]
+    return sorted(found, key=lambda view: (view["opened_at"], view["ticket"]))
