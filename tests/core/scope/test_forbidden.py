@@ -30,7 +30,6 @@ from gated.core.scope.rules import ScopeError
         ("http://169.254.169.254/latest", "http://[::ffff:a9fe:a9fe]/latest/x"),
         ("169.254.169.254", "db://2852039166/"),
         ("db://169.254.169.254/x", "db://2852039166/x"),
-        ("db://169.254.169.254/x", "db://2852039166/x"),
         ("169.254.169.254", "https://ok.test/?u=http%3A%2F%2F2852039166%2F"),
         ("0xa9fea9fe", "http://2852039166/"),
         ("[::1]", "http://[0:0::1]/"),
