@@ -163,8 +163,9 @@ async def connect(
     `options` go to the NATS client (`user`, `password`, `user_credentials`, `tls`, `inbox_prefix`, …).
     Raises `GateUnavailable` where the bus is out of reach.
     """
-    if url is None:
-        url, options = await asyncio.to_thread(_local, Path(data), f"agent:{agent}", options)
+    where = url
+    if where is None:
+        where, options = await asyncio.to_thread(_local, Path(data), f"agent:{agent}", options)
     options.setdefault("inbox_prefix", f"_INBOX.agent.{agent}")
     holder: list[Gate] = []
 
@@ -174,7 +175,7 @@ async def connect(
 
     try:
         client = await nats.connect(
-            url,
+            where,
             name=f"gated agent {agent}",
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.25,
@@ -184,7 +185,7 @@ async def connect(
             **options,
         )
     except (NatsError, OSError, TimeoutError) as error:
-        raise GateUnavailable(f"cannot connect to `{url}`: {error}") from error
+        raise GateUnavailable(f"cannot connect to `{where}`: {error}") from error
     gate = Gate(client, agent, prefix, timeout)
     holder.append(gate)
     try:

@@ -150,7 +150,10 @@ class Run:
         cost_usd: float | None = None,
         wait: bool = False,
     ) -> Any:
-        """Check, run `function(**args)` with the verdict's arguments, report. Raises `Denied`, `Suspended`, and what the tool raises."""
+        """Check, run `function(**args)` with the verdict's arguments, report.
+
+        Raises `Denied`, `Suspended`, and what the tool raises.
+        """
         verdict = await self.check(tool, args, cost_usd=cost_usd, wait=wait)
         if verdict.decision != "allow":
             raise error_of(verdict)
@@ -186,7 +189,7 @@ class Run:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            name = tool or getattr(function, "__name__", "tool")
+            name: str = tool or getattr(function, "__name__", "tool")
             return await self.call(name, dict(bound.arguments), function, cost_usd=cost_usd, wait=wait)
 
         return guarded

@@ -43,14 +43,6 @@ class Positioned(NamedTuple):
     record: Record
 
 
-class Checkpoint(NamedTuple):
-    """A sealed statement about the log: the signed note, the position it covers and when it was made (µs)."""
-
-    position: int
-    at: int
-    note: str
-
-
 class EventLog(Protocol):
     """Reading and appending. Readers need no lock and see what a daemon writes."""
 
@@ -85,9 +77,5 @@ class EventLog(Protocol):
     async def load_snapshot(self, thread: ThreadId) -> tuple[int, bytes] | None: ...
 
     def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]: ...
-
-    async def put_checkpoint(self, checkpoint: Checkpoint) -> None: ...
-
-    async def checkpoints(self) -> list[Checkpoint]: ...
 
     async def close(self) -> None: ...

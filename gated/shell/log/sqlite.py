@@ -22,7 +22,7 @@ import aiosqlite
 import anyio
 
 from gated.events import Record, RunId, ThreadId
-from gated.shell.log import Checkpoint, LogConflict, LogError, LogLocked, LogUnavailable, Positioned
+from gated.shell.log import LogConflict, LogError, LogLocked, LogUnavailable, Positioned
 
 FETCH: Final = 512
 POLL: Final = 0.1  # seconds between looks at the file while following it
@@ -42,7 +42,6 @@ create table if not exists snapshots (thread text primary key, seq integer not n
 create table if not exists deadlines (
     thread text not null, run text not null, due integer not null, primary key (thread, run)
 ) strict, without rowid;
-create table if not exists checkpoints (position integer primary key, at integer not null, note text not null) strict;
 create table if not exists meta (key text primary key, value text not null) strict;
 """
 
@@ -138,12 +137,6 @@ class SqliteLog:
     async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
         for due, thread, run in await self._all("select due, thread, run from deadlines where due > 0 order by due"):
             yield int(due), ThreadId(thread), RunId(run)
-
-    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
-        await self._write(lambda c: _ran(c, "insert or replace into checkpoints values (?, ?, ?)", tuple(checkpoint)))
-
-    async def checkpoints(self) -> list[Checkpoint]:
-        return [Checkpoint(*row) for row in await self._all("select position, at, note from checkpoints order by position")]
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,169 @@
+"""`gated up`, `gated serve`, `gated doctor`: running a gate and asking how it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import nats
+import structlog
+import typer
+from nats.errors import Error as NatsError
+
+from gated import wire
+from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
+from gated.core.policy import Policy
+from gated.shell.daemon import Settings, run_until_told
+from gated.shell.embedded import embedded_server
+from gated.shell.log.sqlite import open_for_writing
+from gated.shell.nats_config import UserRole, inbox_prefix
+from gated.shell.policies import read_policy
+
+Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
+PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: gated up --policy policy.yaml")(up)
+    app.command(epilog="Example: gated serve --nats nats://127.0.0.1:4222 --policy policy.yaml --log gated.db")(serve)
+    app.command(epilog="Example: gated doctor --data .gated")(doctor)
+
+
+def configure_logging(*, json_lines: bool) -> None:
+    """Structured lines on standard error."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def up(
+    policy: PolicyPath = Path("policy.yaml"),
+    data: Data = Path(".gated"),
+    port: Annotated[int, typer.Option(help="Port of the embedded bus; -1 takes a free one.")] = -1,
+    json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
+) -> None:
+    """Start a gate on this machine: an embedded nats-server, the log and the daemon, all in one folder."""
+    configure_logging(json_lines=json_logs)
+    run_async(lambda: _up(policy, data.absolute(), port))
+
+
+async def _up(path: Path, data: Path, port: int) -> None:
+    policy = await anyio.to_thread.run_sync(read_policy, path)
+    event_log = await open_for_writing(data / "log.db")
+    try:
+        async with embedded_server(data / "bus", _users(policy), port) as server, anyio.create_task_group() as tasks:
+            credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
+            settings = Settings(server.bus.url, path.absolute(), credentials)
+
+            async def watch_server() -> None:
+                status = await server.wait()
+                fail(f"the embedded nats-server ended with status {status}; its log is in {data / 'bus'}", NO)
+
+            tasks.start_soon(watch_server)
+            await run_until_told(settings, event_log, policy, lambda: _announce(server.bus.url, data, policy))
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await event_log.close()
+
+
+def _users(policy: Policy) -> list[tuple[UserRole, str]]:
+    """A user of the embedded bus for every agent, its runner, and one person for each other role."""
+    users: list[tuple[UserRole, str]] = [("agent", name) for name in policy.agents]
+    runners = {p.outcomes_from.removeprefix("runner:") for p in policy.agents.values() if p.outcomes_from != "agent"}
+    users += [("runner", name) for name in sorted(runners)]
+    people = {name for group in policy.approvals.groups.values() for name in group}
+    users += [("approver", name) for name in sorted(people | {"local"})]
+    return [*users, ("operator", "local"), ("auditor", "local")]
+
+
+def _announce(url: str, data: Path, policy: Policy) -> None:
+    agents = ", ".join(sorted(policy.agents)) or "none: every call is denied"
+    say(f"[bold]gated is up[/]  bus {url}  data {data}  agents {agents}")
+
+
+def serve(
+    nats_url: Annotated[str, typer.Option("--nats", help="URL of the NATS server or cluster.")],
+    policy: PolicyPath,
+    log: Annotated[Path, typer.Option(help="The log, a SQLite file.")],
+    user: Annotated[str | None, typer.Option(envvar="GATED_NATS_USER", help="User of the daemon.")] = None,
+    password: Annotated[
+        str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")
+    ] = None,
+    creds: Annotated[Path | None, typer.Option(help="A NATS credentials file.")] = None,
+    prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
+    replicas: Annotated[int, typer.Option(help="Replicas of the stream of inputs.")] = 1,
+    json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
+) -> None:
+    """Run the daemon on a NATS server of yours."""
+    configure_logging(json_lines=json_logs)
+    credentials: dict[str, Any] = {"inbox_prefix": inbox_prefix("daemon", "")}
+    if creds is not None:
+        credentials["user_credentials"] = str(creds)
+    if user is not None:
+        credentials |= {"user": user, "password": password or ""}
+    run_async(lambda: _serve(Settings(nats_url, policy.absolute(), credentials, prefix, replicas), log))
+
+
+async def _serve(settings: Settings, path: Path) -> None:
+    policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
+    event_log = await open_for_writing(path)
+    try:
+        await run_until_told(settings, event_log, policy, lambda: say(f"[bold]gated serves[/]  bus {settings.url}  log {path}"))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await event_log.close()
+
+
+async def ask(data: Path, verb: str, question: dict[str, Any]) -> Any:
+    """Ask the gate that runs with a folder. Ends the command with its error where there is none."""
+    try:
+        bus = json.loads(await anyio.Path(data / "bus" / "bus.json").read_text())
+        login = "operator:local"
+        client = await nats.connect(
+            bus["url"],
+            user=login,
+            password=bus["users"][login],
+            inbox_prefix=inbox_prefix("operator", "local"),
+            allow_reconnect=False,
+            connect_timeout=2,
+        )
+    except (OSError, KeyError, NatsError, TimeoutError) as error:
+        fail(f"no gate answers for the folder `{data}`: {error or type(error).__name__}; start one with `gated up`", CANNOT)
+    try:
+        answer = await client.request(f"{wire.PREFIX}.api.{verb}", json.dumps(question).encode(), timeout=5)
+    except (NatsError, TimeoutError) as error:
+        fail(f"the gate does not answer `{verb}`: {error}", NO)
+    finally:
+        await client.close()
+    if answer.headers and "Nats-Service-Error" in answer.headers:
+        fail(answer.headers["Nats-Service-Error"], NO)
+    return json.loads(answer.data)
+
+
+def doctor(data: Data = Path(".gated"), json_: Json = False) -> None:
+    """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
+    health = run_async(lambda: ask(data, "health", {}))
+    if json_:
+        say_json(health)
+    else:
+        say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
+        say(
+            f"{health['records']} records, {health['verdicts']} verdicts, {health['waiting']} inputs waiting, {health['threads']} threads in memory"
+        )
+        for key in ("why", "reload_failed"):
+            if health[key]:
+                say(f"[red]{health[key]}[/]")
+        if not health["agents"]:
+            say("[yellow]the policy has no agents: every call is denied[/]")
+    if not health["ok"]:
+        raise typer.Exit(NO)

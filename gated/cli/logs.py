@@ -1,0 +1,275 @@
+"""`gated replay`, `gated verify`, `gated log …`: what auditors do with a log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import msgspec
+import typer
+from rich.progress import Progress
+
+from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
+from gated.core.chain import ChainChecker, export_line, import_line, merkle_root, policy_line
+from gated.core.replay import Difference, Replayer
+from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, unseal
+from gated.shell.log import Positioned
+from gated.shell.log.open import Readable, open_log, policies_of
+from gated.shell.log.sqlite import SqliteLog, open_for_writing
+from gated.wire import rfc3339
+
+log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
+
+Run = Annotated[str | None, typer.Option(help="Only this run.")]
+Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
+Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
+DecisionOption = Annotated[str | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
+Since = Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: gated replay .gated/log.db")(replay)
+    app.command(
+        epilog="Example: gated verify .gated/log.db --json > head.json, later: gated verify .gated/log.db --checkpoint head.json"
+    )(verify)
+
+
+async def _progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
+    """All records, with a bar on standard error where a person looks."""
+    total = await log.head()
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        async for found in log.read_all():
+            progress.advance(task)
+            yield found
+
+
+def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
+    """Decide every record again, and stop at the first that comes out differently (exit status 1)."""
+
+    async def work() -> tuple[int, Difference | None]:
+        async with open_log(log) as opened:
+            known = await policies_of(opened)
+            replayer = Replayer(known.get)
+            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
+            async for _, record in _progressed(opened, "replaying"):
+                if threads is not None and record.thread not in threads:
+                    continue
+                difference = replayer.feed(record)
+                if difference is not None:
+                    return replayer.records, difference
+            return replayer.records, None
+
+    records, difference = run_async(work)
+    if json_:
+        say_json({"ok": difference is None, "records": records, "difference": difference})
+    elif difference is None:
+        say(f"[green]the same[/]: {records} records decided again, byte for byte")
+    else:
+        say(f"[red]different[/]: thread {difference.thread}, run {difference.run}, record {difference.seq}, {difference.what}")
+        say(f"stage    {difference.stage or '-'}")
+        say(f"recorded {json.dumps(difference.recorded, default=str)}")
+        say(f"derived  {json.dumps(difference.derived, default=str)}")
+    if difference is not None:
+        raise typer.Exit(NO)
+
+
+def verify(
+    log: LogPath,
+    checkpoint: Annotated[Path | None, typer.Option(help="What `gated verify --json` said before: shows a cut tail.")] = None,
+    json_: Json = False,
+) -> None:
+    """Check every hash, sequence and chain; the first bad position is named (exit status 1)."""
+    wanted = _checkpoint(checkpoint)
+
+    async def work() -> dict[str, Any]:
+        checker = ChainChecker()
+        seen = not wanted or wanted["records"] == 0
+        async with open_log(log) as opened:
+            async for position, record in _progressed(opened, "verifying"):
+                damage = checker.feed(position, record)
+                if damage is not None:
+                    return {"ok": False, "records": checker.records, "damage": damage}
+                if wanted and checker.records == wanted["records"]:
+                    if merkle_root(checker.heads).hex() != wanted["root"]:
+                        return {"ok": False, "records": checker.records, "what": "the log is not the one of the checkpoint"}
+                    seen = True
+        if not seen and wanted:
+            what = f"the log has {checker.records} records, the checkpoint {wanted['records']}: its end was cut off"
+            return {"ok": False, "records": checker.records, "what": what}
+        root = merkle_root(checker.heads).hex()
+        return {"ok": True, "records": checker.records, "threads": len(checker.heads), "root": root}
+
+    found = run_async(work)
+    if json_:
+        say_json(found)
+    elif found["ok"]:
+        say(f"[green]intact[/]: {found['records']} records in {found['threads']} threads, root {found['root']}")
+    elif "damage" in found:
+        damage = found["damage"]
+        say(f"[red]damaged[/]: position {damage.position}, thread {damage.thread}, record {damage.seq}: {damage.what}")
+    else:
+        say(f"[red]damaged[/]: {found['what']}")
+    if not found["ok"]:
+        raise typer.Exit(NO)
+
+
+def _checkpoint(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text())
+        return {"records": int(found["records"]), "root": str(found["root"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"`{path}` is not what `gated verify --json` prints")
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def _selected(body: Body, run: str | None, agent: str | None, tool: str | None, decision: str | None, since: str | None) -> bool:
+    decided = [d for d in body.decisions if isinstance(d, CallDecided)]
+    return (
+        (run is None or body.run == run)
+        and (agent is None or body.observation.by.name == agent)
+        and (tool is None or any(d.tool == tool for d in decided))
+        and (decision is None or any(d.decision == decision for d in decided))
+        and (since is None or rfc3339(body.at) >= since)
+    )
+
+
+def _lines(position: int, body: Body) -> list[tuple[object, ...]]:
+    """A record as rows: one for each thing it decided that people ask about."""
+    rows: list[tuple[object, ...]] = []
+    head = (position, rfc3339(body.at)[:23], f"{body.thread}/{body.run}", body.seq, body.observation.by)
+    for decision in body.decisions:
+        match decision:
+            case CallDecided():
+                rows.append(
+                    (*head, decision.decision, decision.tool, f"{decision.code or ''} {decision.reason or ''}".strip()[:90])
+                )
+            case CallRefused():
+                rows.append((*head, "refused", decision.call or "", f"{decision.code} {decision.reason}"[:90]))
+            case CallSettled():
+                rows.append((*head, decision.status, decision.call, decision.summary[:90]))
+            case _:
+                rows.append((*head, msgspec.to_builtins(decision)["kind"], "", ""))
+    return rows
+
+
+@log_app.command("ls", epilog="Example: gated log ls .gated/log.db --decision deny")
+def ls(
+    log: LogPath,
+    run: Run = None,
+    agent: Agent = None,
+    tool: Tool = None,
+    decision: DecisionOption = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(help="At most so many records, the newest.")] = 50,
+    json_: Json = False,
+) -> None:
+    """The records of a log, a line for each decision."""
+
+    async def work() -> list[tuple[int, Body]]:
+        found: list[tuple[int, Body]] = []
+        async with open_log(log) as opened:
+            async for position, record in opened.read_all():
+                body = unseal(record)
+                if _selected(body, run, agent, tool, decision, since):
+                    found = [*found[-limit + 1 :], (position, body)]
+        return found
+
+    found = run_async(work)
+    if json_:
+        say_json([{"position": position, **msgspec.to_builtins(body)} for position, body in found])
+        return
+    columns = ("position", "at", "thread/run", "seq", "by", "decision", "tool", "why")
+    table(columns, (row for position, body in found for row in _lines(position, body)))
+
+
+@log_app.command("show", epilog="Example: gated log show .gated/log.db 17")
+def show(log: LogPath, position: Annotated[int, typer.Argument(help="Position in the log.")]) -> None:
+    """One record whole, as JSON."""
+
+    async def work() -> Record | None:
+        async with open_log(log) as opened:
+            async for found in opened.read_all(position - 1):
+                return found.record if found.position == position else None
+        return None
+
+    record = run_async(work)
+    if record is None:
+        fail(f"the log has no record at position {position}", NO)
+    sys.stdout.write(json.dumps({**json.loads(record.body), "hash": record.hash}, indent=2, ensure_ascii=False) + "\n")
+
+
+@log_app.command("tail", epilog="Example: gated log tail .gated/log.db")
+def tail(log: LogPath, lines: Annotated[int, typer.Option("-n", help="Records to begin with.")] = 10) -> None:
+    """Follow a log while a daemon writes it; end with Ctrl-C."""
+
+    async def work() -> None:
+        async with open_log(log) as opened:
+            if not isinstance(opened, SqliteLog):
+                fail("an export does not grow: use `gated log ls`")
+            async for position, record in opened.tail(max(0, await opened.head() - lines)):
+                for row in _lines(position, unseal(record)):
+                    console.print(" ".join(str(cell) for cell in row), style=colour(str(row[5])), markup=False, highlight=False)
+
+    try:
+        run_async(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+@log_app.command("export", epilog="Example: gated log export .gated/log.db run.jsonl --run r1")
+def export(log: LogPath, target: Annotated[Path, typer.Argument(help="The .jsonl file to write.")], run: Run = None) -> None:
+    """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves."""
+
+    async def work() -> int:
+        count = 0
+        async with open_log(log) as opened, await anyio.open_file(target, "wb") as out:
+            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
+            for digest, text in (await opened.policies()).items():
+                await out.write(policy_line(digest, text) + b"\n")
+            async for _, record in _progressed(opened, "exporting"):
+                if threads is None or record.thread in threads:
+                    await out.write(export_line(record) + b"\n")
+                    count += 1
+        return count
+
+    say(f"{run_async(work)} records written to {target}")
+
+
+@log_app.command("import", epilog="Example: gated log import run.jsonl audit.db")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A .jsonl export.")],
+    target: Annotated[Path, typer.Argument(help="The SQLite log to append to; made where it is missing.")],
+) -> None:
+    """Append an export to a log; every record must continue its thread's chain."""
+
+    async def work() -> int:
+        checker, records = ChainChecker(), 0
+        opened = await open_for_writing(target)
+        try:
+            for number, line in enumerate((await anyio.Path(source).read_bytes()).splitlines(), 1):
+                item = import_line(line)
+                if isinstance(item, Record):
+                    damage = checker.feed(number, item)
+                    if damage is not None:
+                        fail(f"{source}:{number}: {damage.what}", NO)
+                    await opened.append_many([item])
+                    records += 1
+                else:
+                    await opened.put_policy(*item)
+        finally:
+            await opened.close()
+        return records
+
+    try:
+        say(f"{run_async(work)} records appended to {target}")
+    except (ValueError, OSError) as error:
+        fail(f"{source}: {error}")

@@ -1,0 +1,164 @@
+"""`gated policy …`: for those who write policies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
+from gated.core.lint import lint
+from gated.core.order.diagram import mermaid, svg
+from gated.core.order.patterns import PatternError, compile_pattern
+from gated.core.policy import Policy, PolicyEntry
+from gated.core.scenario import Result, run_document
+from gated.documents import Document
+from gated.shell.policies import read_document, read_policy
+
+app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
+
+PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
+
+
+def _load(path: Path) -> Policy:
+    async def work() -> Policy:
+        return read_policy(path)
+
+    loaded: Policy = run_async(work)
+    return loaded
+
+
+@app.command("check", epilog="Example: gated policy check policy.yaml")
+def check(
+    policy: PolicyArgument,
+    strict: Annotated[bool, typer.Option(help="Warnings are failures too (exit status 1).")] = False,
+    json_: Json = False,
+) -> None:
+    """Load a policy and say what in it can never work. Exit status 2: it does not load."""
+    loaded = _load(policy)
+    found = lint(loaded)
+    if json_:
+        say_json({"policy": loaded.digest, "agents": sorted(loaded.agents), "findings": found})
+    else:
+        for item in found:
+            mark = "[yellow]warning[/]" if item.level == "warning" else "[cyan]advice [/]"
+            say(f"{mark} {escape(item.about)}: {escape(item.message)}")
+        warnings = sum(item.level == "warning" for item in found)
+        say(f"[green]loads[/]: {len(loaded.agents)} agents, {warnings} warnings, policy {loaded.digest}")
+    if strict and any(item.level == "warning" for item in found):
+        raise typer.Exit(NO)
+
+
+@app.command("test", epilog="Example: gated policy test tests/*.yaml")
+def test(
+    files: Annotated[list[Path], typer.Argument(help="Scenario files.", metavar="FILE…")],
+    seed: Annotated[int, typer.Option(help="Draws the interleavings of concurrent steps.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Run scenario files. Exit status 0: all hold; 1: one fails; 2: a file cannot be read."""
+
+    async def work() -> list[Result]:
+        results: list[Result] = []
+        for file in files:
+            for result in run_document(read_document(file), lambda name, file=file: _beside(file, name), seed):  # type: ignore[misc]
+                results.append(msgspec.structs.replace(result, file=str(file)))
+                if json_:
+                    say_json(results[-1])
+                else:
+                    _print_result(results[-1])
+        return results
+
+    results: list[Result] = run_async(work)
+    failed = sum(not result.ok for result in results)
+    if not json_:
+        say(f"{len(results) - failed} passed, {failed} failed")
+    if failed:
+        raise typer.Exit(NO)
+
+
+def _beside(file: Path, name: str) -> Document:
+    return read_document(file.parent / name)
+
+
+def _print_result(result: Result) -> None:
+    if result.ok:
+        return
+    say(f"[red]failed[/] {escape(result.file)}: {escape(result.scenario)} (seed {result.seed})")
+    for failure in result.failures:
+        say(f"  step {failure.step}: {failure.key}")
+        say(f"    expected {escape(_short(failure.expected))}")
+        say(f"    got      {escape(_short(failure.got))}")
+        for finding in failure.findings:
+            say(f"    [dim]{finding.stage} {finding.outcome} {finding.code}: {escape(finding.reason)}[/]")
+
+
+def _short(value: Any) -> str:
+    return json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)[:400]
+
+
+@app.command("schema", epilog="Example: gated policy schema > policy.schema.json")
+def schema() -> None:
+    """The JSON Schema of the policy file, for editors."""
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(PolicyEntry)}
+    sys.stdout.write(json.dumps(made, indent=2) + "\n")
+
+
+@app.command("match", epilog="""Example: gated policy match 'Bash(npm *)' --tool Bash --args '{"command": "npm ci"}'""")
+def match(
+    pattern: Annotated[str, typer.Argument(help="A tool-call pattern.")],
+    tool: Annotated[str, typer.Option(help="The tool's name.")],
+    args: Annotated[str, typer.Option(help="The arguments, as JSON.")] = "{}",
+    json_: Json = False,
+) -> None:
+    """Does a pattern match a call, and which part of it does not? Exit status 0: it matches; 1: it does not."""
+    try:
+        compiled, given = compile_pattern(pattern), json.loads(args)
+        if not isinstance(given, dict):
+            raise ValueError("the arguments must be one JSON object")
+    except (PatternError, ValueError) as error:
+        fail(str(error))
+    exact, wide = compiled.matches(tool, given), compiled.matches_wide(tool, given)
+    if json_:
+        say_json(
+            {
+                "exact": exact,
+                "wide": wide,
+                "allowed": compiled.matches_allowed(tool, given),
+                "parts": compiled.explain(tool, given),
+            }
+        )
+    else:
+        for line in compiled.explain(tool, given):
+            say(escape(line))
+        say(f"exact {_yes(exact)} (allows, advances)  wide {_yes(wide)} (forbids, asks, restricts)")
+    if not exact:
+        raise typer.Exit(NO)
+
+
+def _yes(value: bool) -> str:
+    return "[green]yes[/]" if value else "[red]no[/]"
+
+
+@app.command("diagram", epilog="Example: gated policy diagram policy.yaml --svg diagrams/")
+def diagram(
+    policy: PolicyArgument,
+    svg_folder: Annotated[Path | None, typer.Option("--svg", help="Write an SVG file for each machine into this folder.")] = None,
+) -> None:
+    """Draw every machine of a policy: Mermaid on standard output, or SVG files."""
+    loaded = _load(policy)
+    machines = {m.name: m for profile in loaded.agents.values() for m in profile.machines.machines}
+    if not machines:
+        fail("the policy has no machines that an agent uses", NO)
+    for name, machine in machines.items():
+        if svg_folder is None:
+            console.print(f"%% {name}\n{mermaid(machine)}", markup=False, highlight=False, soft_wrap=True)
+            continue
+        svg_folder.mkdir(parents=True, exist_ok=True)
+        target = svg_folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}.svg"
+        target.write_text(svg(machine))
+        say(f"wrote {target}")

@@ -1,0 +1,142 @@
+"""`gated runs …`: runs as people read them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from gated.cli.output import NO, Json, LogPath, colour, console, fail, run_async, say, say_json, table
+from gated.core.fold import fold
+from gated.core.policy import Policy
+from gated.core.state import ThreadState
+from gated.events import (
+    Body,
+    CallDecided,
+    CallRefused,
+    CallSettled,
+    RunAnswered,
+    RunEnded,
+    RunOpened,
+    ThreadId,
+    TicketAnswered,
+    TicketClosed,
+    unseal,
+)
+from gated.shell.log.open import open_log, policies_of
+from gated.views import run_view
+from gated.wire import rfc3339
+
+app = typer.Typer(help="Runs as people read them.", no_args_is_help=True)
+
+
+async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState], list[Body], dict[str, Policy]]:
+    """The state of every thread (or of those with the run), and the run's records."""
+    states: dict[ThreadId, ThreadState] = {}
+    bodies: list[Body] = []
+    async with open_log(log) as opened:
+        known = await policies_of(opened)
+        async for _, record in opened.read_all():
+            body = unseal(record)
+            state = states.get(body.thread) or ThreadState(body.thread)
+            states[body.thread] = fold(known, state, body, record.hash)
+            if body.run == run:
+                bodies.append(body)
+    return states, bodies, known
+
+
+@app.command("ls", epilog="Example: gated runs ls .gated/log.db")
+def ls(log: LogPath, json_: Json = False) -> None:
+    """Every run of a log: who, how far, how it ended."""
+    states, _, known = run_async(lambda: _folded(log, None))
+    views = [run_view(state, run, known[state.runs[run].policy]) for state in states.values() for run in state.runs]
+    views.sort(key=lambda view: (view["opened_at"], view["run"]))
+    if json_:
+        say_json(views)
+        return
+    columns = ("opened", "thread", "run", "agent", "status", "calls", "steps", "cost $", "task")
+    fields = ("opened_at", "thread", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
+    table(columns, ([str(view[field] if view[field] is not None else "")[:40] for field in fields] for view in views))
+
+
+@app.command("show", epilog="Example: gated runs show .gated/log.db r1")
+def show(
+    log: LogPath,
+    run: Annotated[str, typer.Argument(help="The run's id.")],
+    thread: Annotated[str | None, typer.Option(help="Its thread, where the id occurs on several.")] = None,
+    json_: Json = False,
+) -> None:
+    """One run: every call with its verdict and reason, what it has spent, machines, barriers, tickets."""
+    states, bodies, known = run_async(lambda: _folded(log, run))
+    found = [s for s in states.values() if any(r == run for r in s.runs) and thread in (None, s.thread)]
+    if len(found) != 1:
+        threads = ", ".join(state.thread for state in found)
+        fail(f"run `{run}` is on the threads {threads}: say which with --thread" if found else f"the log has no run `{run}`", NO)
+    state = found[0]
+    mine = [body for body in bodies if body.thread == state.thread]
+    run_id = next(r for r in state.runs if r == run)
+    view = run_view(state, run_id, known[state.runs[run_id].policy])
+    if json_:
+        say_json({**view, "records": [msgspec.to_builtins(body) for body in mine]})
+        return
+    _print_head(view)
+    for body in mine:
+        for line in _story(body):
+            console.print(f"  {rfc3339(body.at)[11:23]}  {line}", highlight=False)
+    _print_state(view)
+
+
+def _print_head(view: dict[str, Any]) -> None:
+    say(f"[bold]run {escape(view['run'])}[/] of {escape(view['agent'])} on thread {escape(view['thread'])}: {view['status']}")
+    if view["task"]:
+        say(f"task {escape(view['task'][:200])}")
+    if view["reason"]:
+        say(f"because {escape(view['reason'])}")
+
+
+def _story(body: Body) -> list[str]:
+    """The lines of a record in a run's story."""
+    lines: list[str] = []
+    for decision in body.decisions:
+        match decision:
+            case RunOpened():
+                lines.append(f"opened by {body.observation.by} under policy {decision.policy[:12]}")
+            case CallDecided():
+                word = f"[{colour(decision.decision)}]{decision.decision:7}[/]"
+                why = f"  {decision.code}: {decision.reason}" if decision.code else ""
+                would = f"  (would {decision.would}: observed only)" if decision.would else ""
+                lines.append(f"{word} {escape(decision.tool)} [dim]{escape(decision.call[:12])}[/]{escape(why)}{would}")
+            case CallRefused():
+                lines.append(f"[red]refused[/] {escape(decision.call or '')} {decision.code}: {escape(decision.reason)}")
+            case CallSettled():
+                lines.append(f"[dim]{decision.status:7} {escape(decision.call[:12])} {escape(decision.summary[:80])}[/]")
+                lines += [f"[cyan]remind [/] {escape(reminder.content)}" for reminder in decision.reminders]
+            case RunAnswered():
+                lines.append(f"{decision.status} {escape(decision.message)}")
+            case RunEnded():
+                lines.append(f"ended: {decision.status} {escape(decision.reason)}")
+            case TicketAnswered():
+                lines.append(f"ticket {decision.ticket} {decision.answer.decision} by {decision.answer.by}: {decision.state}")
+            case TicketClosed():
+                lines.append(f"ticket {decision.ticket} {decision.state}")
+            case _:
+                lines.append(str(msgspec.to_builtins(decision)["kind"]))
+    return lines
+
+
+def _print_state(view: dict[str, Any]) -> None:
+    say(
+        f"phase {view['phase']}, {view['call_count']} calls admitted, {view['step_count']} steps, "
+        f"{view['hop_count']} hops, ${view['cost_usd']:g}, {len(view['in_flight'])} in flight"
+    )
+    say("barriers " + ", ".join(f"{name} {value:g}" for name, value in view["barriers"].items()))
+    for machine, keys in view["machines"].items():
+        for key, value in keys.items():
+            say(f"machine {escape(machine)}[{escape(key)}] = {escape(value)}")
+    counted = {name: number for name, number in view["metrics"].items() if number}
+    if counted:
+        say("order " + ", ".join(f"{name} {number}" for name, number in counted.items()))
+    for waiting in view["waiting"]:
+        say(f"[yellow]waits[/] ticket {waiting['ticket']} until {waiting['expires_at']}")

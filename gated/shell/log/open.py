@@ -1,0 +1,34 @@
+"""Opening whatever a person calls a log: a SQLite file or a JSONL export."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from gated.core.policy import Policy, load_text
+from gated.shell.log import LogUnavailable
+from gated.shell.log.jsonl import JsonlLog, open_export
+from gated.shell.log.sqlite import SqliteLog, open_for_reading
+
+Readable = SqliteLog | JsonlLog
+
+
+@asynccontextmanager
+async def open_log(name: str) -> AsyncIterator[Readable]:
+    """Open for reading, also while a daemon writes. Raises `LogUnavailable`."""
+    if name.startswith("nats:"):
+        raise LogUnavailable("a log on JetStream is not supported by this version of gated: name a file")
+    path = Path(name)
+    log: Readable = await anyio.to_thread.run_sync(open_export, path) if path.suffix == ".jsonl" else await open_for_reading(path)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def policies_of(log: Readable) -> dict[str, Policy]:
+    """The compiled policies of a log, by digest."""
+    return {d: load_text(text, file=f"policy {d[:12]} of the log.json") for d, text in (await log.policies()).items()}
