@@ -1,24 +1,27 @@
 """The engine of tool-order machines: the gate before a call, the advance after it, the end of a run.
 
-`gate`, `settle`, `override`, `incomplete` look and decide; `admit`, `advance`, `count` bring the state forward from what was
-recorded. A call is allowed only if it is allowed from every state its instances may be in by then.
+`gate`, `full`, `settle`, `override`, `incomplete`, `strangers` look and decide; `admit`, `advance`, `count`, `drop_run` bring
+the state forward from what was recorded. A call is allowed only if it is allowed from every state its instances may be in by
+the time it runs.
 Codes: `order.violation` `order.undeclared` `order.missing_key` `order.in_flight`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.order.machines import STAGE, STRICTNESS, Action, Machine, MachineSet, Touched, Transition
+from gated.core.order.machines import STAGE, STRICTNESS, Action, Machine, MachineSet, Touched, Transition, default_reason
 from gated.core.order.possible import possible_states
-from gated.core.order.state import MAX_VIOLATIONS, Counts, Flight, Instance, Kind, OrderState, Violation, slot_of
+from gated.core.order.state import Flight, Instance, OrderState, Violation, slot_of
 from gated.core.order.templates import escape_text
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
+
+MAX_KEY_BYTES: Final = 1024
 
 # --- before the call -------------------------------------------------------------------------------------------------
 
@@ -26,46 +29,62 @@ from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
 def gate(
     machines: MachineSet, order: OrderState, run: RunId, tool: str, touched: Touched, args: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
-    """The findings of every machine that the call bears on."""
+    """The findings of every machine that the call bears on, in the machines' order."""
     findings = list(touched.findings)
     for touch in touched.touches:
         machine = machines.by_name[touch.machine]
         finding = _examine(machine, _instance(order, machine, run, touch.key), run, tool, touch, args)
         if finding is not None:
             findings.append(finding)
+    if touched.findings and len(findings) > 1:
+        names = list(machines.by_name)
+        findings.sort(key=lambda finding: names.index(finding.machine or ""))
     return tuple(findings)
 
 
 def _instance(order: OrderState, machine: Machine, run: RunId, key: str) -> Instance:
-    return order.at(slot_of(machine.name, machine.entry.scope, run), key) or Instance(machine.initial)
+    return order.at(slot_of(machine.name, machine.scope, run), key) or machine.fresh
 
 
 def _examine(
     machine: Machine, instance: Instance, run: RunId, tool: str, touch: Touch, args: Mapping[str, Any]
 ) -> Finding | None:
-    exact = [machine.transitions[index] for index in touch.exact]
-    wide = [machine.transitions[index] for index in touch.wide]
-    if not exact and not wide:
+    if not touch.exact and not touch.wide:
         reason = f"Tool `{tool}` is not declared by state machine `{machine.name}`."
         return _finding(machine, touch, "deny", "order.undeclared", reason)
-    states = possible_states(instance)
-    allowed = sum(any(transition.lists(state) for transition in exact) for state in states)
-    if allowed == len(states):
+    permitted = _permitted(machine, instance, touch.exact)
+    if permitted == "always":
         return None
-    violated = (exact or wide)[0]
-    action = max((violated.action, *(t.action for t in wide)), key=STRICTNESS.__getitem__)
+    violated = machine.transitions[(touch.exact or touch.wide)[0]]
+    action = max((violated.action, *(machine.transitions[i].action for i in touch.wide)), key=STRICTNESS.__getitem__)
     reason = _reason(machine, violated, instance, tool, args)
-    if not allowed:
+    if permitted == "never":
         return _finding(machine, touch, action, "order.violation", reason)
     waits = ", ".join(flight.call for flight in instance.flights if flight.run == run) or "calls of other runs"
     outcome: Action = "warn" if action == "warn" else "deny"
     return _finding(machine, touch, outcome, "order.in_flight", f"waits for {waits}: {reason}", retry=True)
 
 
+def _permitted(machine: Machine, instance: Instance, exact: tuple[int, ...]) -> Literal["always", "sometimes", "never"]:
+    """From which of the possible states some transition allows the call."""
+    if not instance.kinds:
+        return "always" if _listed(machine, exact, instance.state) else "never"
+    allowed = {_listed(machine, exact, state) for state in possible_states(instance.state, instance.kinds)}
+    return "sometimes" if len(allowed) > 1 else "always" if True in allowed else "never"
+
+
+def _listed(machine: Machine, indices: tuple[int, ...], state: str) -> bool:
+    transitions = machine.transitions
+    for index in indices:  # a loop: this runs for every call, and a generator costs more than the work
+        if transitions[index].lists(state):
+            return True
+    return False
+
+
 def _reason(machine: Machine, violated: Transition, instance: Instance, tool: str, args: Mapping[str, Any]) -> str:
     if violated.reason is not None:
         return violated.reason.render_text(args)
-    return f"Tool `{tool}` is not permitted by state machine `{machine.name}` from state `{instance.state}`."
+    return default_reason(tool, machine, instance.state)
 
 
 def _finding(machine: Machine, touch: Touch, outcome: Action, code: str, reason: str, *, retry: bool = False) -> Finding:
@@ -74,7 +93,7 @@ def _finding(machine: Machine, touch: Touch, outcome: Action, code: str, reason:
         outcome,
         code,
         reason,
-        authoritative=machine.entry.mode == "enforce",
+        authoritative=not machine.observed,
         machine=machine.name,
         key=escape_text(touch.key),
         retry=retry,
@@ -82,24 +101,25 @@ def _finding(machine: Machine, touch: Touch, outcome: Action, code: str, reason:
 
 
 def override(touched: Touched, asked: Collection[tuple[str | None, str | None]]) -> tuple[Touch, ...]:
-    """The touches, with the transitions that approved asks let fire as if their state had been listed."""
+    """The touches, with the transitions that approved asks let fire as if their state had been listed.
+
+    That is the violated one: the first that matched exactly. What matched only widely never advances, approved or not.
+    """
     return tuple(
-        replace(touch, overrides=(touch.exact or touch.wide)[:1]) if (touch.machine, escape_text(touch.key)) in asked else touch
+        replace(touch, overrides=touch.exact[:1]) if (touch.machine, escape_text(touch.key)) in asked else touch
         for touch in touched.touches
     )
 
 
 def full(machines: MachineSet, order: OrderState, run: RunId, touches: tuple[Touch, ...], limit: int) -> str | None:
-    """Why a call cannot be admitted: it would make more instances than a thread may have."""
+    """Why a call cannot be admitted: it would make more instances than a thread may have, or one with too long a key."""
+    for touch in touches:
+        if len(touch.key) * 4 > MAX_KEY_BYTES and len(touch.key.encode(errors="surrogatepass")) > MAX_KEY_BYTES:
+            return f"the key of an instance of state machine `{touch.machine}` is longer than {MAX_KEY_BYTES} bytes"
     if order.size + len(touches) <= limit:
         return None
-    fresh = sum(_stored(machines, order, run, touch) is None for touch in touches)
+    fresh = sum(_instance(order, machines.by_name[t.machine], run, t.key) is machines.by_name[t.machine].fresh for t in touches)
     return None if order.size + fresh <= limit else f"the thread has {order.size} machine instances, {limit} may be"
-
-
-def _stored(machines: MachineSet, order: OrderState, run: RunId, touch: Touch) -> Instance | None:
-    machine = machines.by_name[touch.machine]
-    return order.at(slot_of(machine.name, machine.entry.scope, run), touch.key)
 
 
 # --- after the call --------------------------------------------------------------------------------------------------
@@ -108,6 +128,9 @@ def _stored(machines: MachineSet, order: OrderState, run: RunId, touch: Touch) -
 class Settlement(Struct, frozen=True):
     moves: tuple[Move, ...] = ()
     reminders: tuple[Reminder, ...] = ()
+
+
+NOTHING_SETTLED: Final = Settlement()
 
 
 def settle(
@@ -119,20 +142,33 @@ def settle(
     content: Any,
     facts: Mapping[str, Any],
 ) -> Settlement:
-    """What the outcome does to the instances, and what the model is to be told."""
-    if status == "not_run" or not touches:
-        return Settlement()
+    """What the outcome does to the instances, and what the model is to be told.
+
+    `machines` are to be those that admitted the call: a touch speaks of transitions by number. A machine that has changed
+    since then so that the call is of another kind does not move by it.
+    """
+    if status == "not_run":
+        return NOTHING_SETTLED
     moves: list[Move] = []
     reminders: list[Reminder] = []
     for touch in touches:
         machine = machines.by_name.get(touch.machine)
-        if machine is not None:
-            current = _instance(order, machine, run, touch.key).state
-            _fire(machine, order, touch, current, (status, content, facts), moves, reminders)
-    return Settlement(tuple(moves), tuple(reminders))
+        if machine is not None and machine.declares(touch):
+            instance = _instance(order, machine, run, touch.key)
+            if not touch.exact or _in_flight(instance, run, machine, touch):
+                _conclude(machine, order, touch, instance.state, (status, content, facts), moves, reminders)
+    return Settlement(tuple(moves), tuple(reminders)) if moves or reminders else NOTHING_SETTLED
 
 
-def _fire(
+def _in_flight(instance: Instance, run: RunId, machine: Machine, touch: Touch) -> bool:
+    kind = machine.kind(touch)
+    for flight in instance.flights:
+        if flight.kind == kind and flight.run == run:
+            return True
+    return False
+
+
+def _conclude(
     machine: Machine,
     order: OrderState,
     touch: Touch,
@@ -141,54 +177,56 @@ def _fire(
     moves: list[Move],
     reminders: list[Reminder],
 ) -> None:
-    indices = (*touch.exact, *(i for i in touch.overrides if i not in touch.exact))
-    listed = [i for i in indices if i in touch.overrides or machine.transitions[i].lists(current)]
-    fired = next((i for i in listed if machine.transitions[i].fits(*outcome)), None)
-    if fired is not None:
-        transition = machine.transitions[fired]
-        if transition.to != current:
-            moves.append(Move(machine.name, touch.key, transition.to))
-        reminder = _emit(machine, order, touch, fired)
-        if reminder is not None:
-            reminders.append(reminder)
-    elif listed:
-        target = machine.entry.on_unmatched
-        if target is not None and target != current:
-            moves.append(Move(machine.name, touch.key, target))
-    elif touch.warning is not None:
-        key = escape_text(touch.key)
-        reminders.append(Reminder("suffix_system", "user", touch.warning, machine.name, key, "warning"))
+    listed, target, reminder = False, machine.entry.on_unmatched, None
+    for index in touch.exact:
+        transition = machine.transitions[index]
+        if transition.lists(current) or index in touch.overrides:
+            listed = True
+            if transition.fits(*outcome):
+                target, reminder = transition.to, _emitted(machine, order, touch, index)
+                break
+    if not listed:
+        target, reminder = None, _warned(machine, touch, current)
+    if target is not None and target != current:
+        moves.append(Move(machine.name, touch.key, target))
+    if reminder is not None:
+        reminders.append(reminder)
 
 
-def _emit(machine: Machine, order: OrderState, touch: Touch, fired: int) -> Reminder | None:
+def _emitted(machine: Machine, order: OrderState, touch: Touch, fired: int) -> Reminder | None:
     emit = machine.transitions[fired].emit
-    if emit is None or fired not in touch.exact:
+    if emit is None:
         return None
-    last = order.issued.get(_issue(machine.name, touch.key))
+    last = order.reminded_at(machine.name, touch.key)
     if last is not None and order.tick + 1 - last < emit.cooldown_turns:
         return None
     text = touch.emits[touch.exact.index(fired)]
-    return Reminder(emit.target, emit.role, text, machine.name, touch.key, "transition")
+    return Reminder(emit.target, emit.role, text, machine.name, escape_text(touch.key), "transition")
 
 
-def _issue(machine: str, key: str) -> str:
-    return f"{machine}/{key}"
+def _warned(machine: Machine, touch: Touch, current: str) -> Reminder | None:
+    """The reminder of a warning; an observed machine has only recorded it."""
+    text = touch.warning
+    if text is None or machine.observed:
+        return None
+    if machine.transitions[(touch.exact or touch.wide)[0]].reason is None:
+        text = current.join(text.rsplit("{}", 1))
+    return Reminder("suffix_system", "user", text, machine.name, escape_text(touch.key), "warning")
 
 
 # --- the end of a run ------------------------------------------------------------------------------------------------
 
 
 def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str, ...]:
-    """`machine[key]=state` of every instance that has moved and is not in a terminal state, sorted."""
+    """`machine[key]=state` of every instance that has moved and is not in a terminal state, sorted; observed ones never."""
     found: list[str] = []
     for machine in machines.machines:
-        terminal = machine.entry.terminal
-        if terminal:
-            keys: Map[str, Instance] = order.instances.get(slot_of(machine.name, machine.entry.scope, run), Map())
+        if machine.terminal and not machine.observed:
+            keys: Map[str, Instance] = order.instances.get(slot_of(machine.name, machine.scope, run)) or Map()
             found += [
-                f"{machine.name}[{escape_text(key)}]={instance.state}"
+                _shown(machine, key, instance)
                 for key, instance in keys.items()
-                if instance.moved and instance.state not in terminal
+                if instance.moved and instance.state not in machine.terminal
             ]
     return tuple(sorted(found))
 
@@ -196,7 +234,7 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
 def strangers(machines: MachineSet, order: OrderState) -> tuple[str, ...]:
     """`machine[key]=state` of the instances that are in a state their machine does not have (any more)."""
     found = [
-        f"{machine.name}[{escape_text(key)}]={instance.state}"
+        _shown(machine, key, instance)
         for slot, keys in order.instances.items()
         if (machine := machines.by_name.get(slot.partition("/")[2])) is not None
         for key, instance in keys.items()
@@ -205,46 +243,22 @@ def strangers(machines: MachineSet, order: OrderState) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def _shown(machine: Machine, key: str, instance: Instance) -> str:
+    return f"{machine.name}[{escape_text(key)}]={instance.state}"
+
+
 # --- the fold --------------------------------------------------------------------------------------------------------
 
 
 def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, touches: tuple[Touch, ...]) -> OrderState:
-    """The call is in flight on its instances."""
+    """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
     for touch in touches:
-        machine = machines.by_name.get(touch.machine)
-        kind = None if machine is None else _kind(machine, touch)
-        if machine is not None and kind:
-            instance = _instance(order, machine, run, touch.key)
-            flights = (*instance.flights, Flight(run, call, kind))
-            order = _put(order, machine, run, touch.key, replace(instance, flights=flights))
+        if touch.exact:
+            machine = machines.by_name[touch.machine]
+            slot = slot_of(machine.name, machine.scope, run)
+            instance = order.at(slot, touch.key) or machine.fresh
+            order = order.put(slot, touch.key, instance.joined(Flight(run, call, machine.kind(touch))))
     return order
-
-
-def _kind(machine: Machine, touch: Touch) -> Kind:
-    """Every way in which the call may move an instance, whatever its outcome."""
-    moves: set[tuple[str | None, str]] = set()
-    for index in (*touch.exact, *touch.overrides):
-        transition = machine.transitions[index]
-        anywhere = transition.sources is None or index in touch.overrides
-        sources = (None,) if anywhere or transition.sources is None else tuple(transition.sources)
-        moves.update((source, transition.to) for source in sources)
-        if machine.entry.on_unmatched is not None:
-            moves.update((source, machine.entry.on_unmatched) for source in sources)
-    return tuple(sorted(moves, key=lambda move: (move[0] or "", move[1])))
-
-
-def _put(order: OrderState, machine: Machine, run: RunId, key: str, instance: Instance) -> OrderState:
-    """Store an instance; one that never moved and has nothing in flight is as good as none."""
-    slot = slot_of(machine.name, machine.entry.scope, run)
-    keys: Map[str, Instance] = order.instances.get(slot, Map())
-    size = order.size
-    if instance.moved or instance.flights:
-        size += key not in keys
-        keys = keys.set(key, instance)
-    elif key in keys:
-        size -= 1
-        keys = keys.delete(key)
-    return replace(order, instances=order.instances.set(slot, keys), size=size)
 
 
 def advance(
@@ -257,29 +271,38 @@ def advance(
     reminders: tuple[Reminder, ...],
 ) -> OrderState:
     """The call is over: its flights end, its moves happen, the thread's tick grows by one."""
-    tick = order.tick + 1
-    order = replace(order, tick=tick)
+    order = replace(order, tick=order.tick + 1)
+    targets = {move.machine: move.to for move in moves}  # a call touches a machine at one key
+    emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"}
     for touch in touches:
-        machine = machines.by_name.get(touch.machine)
-        if machine is None:
-            continue
-        instance = _instance(order, machine, run, touch.key)
-        move = next((m for m in moves if m.machine == touch.machine and m.key == touch.key), None)
-        flights = tuple(f for f in instance.flights if not (f.call == call and f.run == run))
-        state, moved = (instance.state, instance.moved) if move is None else (move.to, True)
-        order = _put(order, machine, run, touch.key, Instance(state, moved, flights))
-        if move is not None:
-            order = _counted(order, machine.name, "transitioned")
-    for reminder in reminders:
-        if reminder.reason == "transition":
-            issued = order.issued.set(_issue(reminder.machine, reminder.key), tick)
-            order = _counted(replace(order, issued=issued), reminder.machine, "emitted")
+        if touch.exact:
+            order = _landed(order, run, call, touch, targets.get(touch.machine))
+        if touch.machine in emitted:
+            order = _throttled(order, machines, touch).counted(touch.machine, "emitted")
     return order
 
 
-def _counted(order: OrderState, machine: str, name: str) -> OrderState:
-    counts = order.by_machine.get(machine, Counts()).plus(name)
-    return replace(order, metrics=order.metrics.plus(name), by_machine=order.by_machine.set(machine, counts))
+def _landed(order: OrderState, run: RunId, call: CallId, touch: Touch, target: str | None) -> OrderState:
+    """Off its instance, wherever that is: the run's policy, and with it the machine's scope, may have changed meanwhile."""
+    for scope in ("thread", "run"):
+        slot = slot_of(touch.machine, scope, run)
+        instance = order.at(slot, touch.key)
+        left = None if instance is None else instance.left(run, call)
+        if left is not None and target is None:
+            return order.put(slot, touch.key, left)
+        if left is not None and target is not None:
+            order = order.put(slot, touch.key, replace(left, state=target, moved=True))
+            return order.counted(touch.machine, "transitioned")
+    return order
+
+
+def _throttled(order: OrderState, machines: MachineSet, touch: Touch) -> OrderState:
+    """Remember the reminder where a cooldown will ask for it; one turn is no cooldown."""
+    machine = machines.by_name.get(touch.machine)
+    emits = () if machine is None else [t.emit for t in machine.transitions]
+    if any(emit is not None and emit.cooldown_turns > 1 for emit in emits):
+        return order.reminded(touch.machine, touch.key)
+    return order
 
 
 def count(order: OrderState, findings: tuple[Finding, ...], stage: str | None, decision: str, tool: str) -> OrderState:
@@ -300,5 +323,9 @@ def count(order: OrderState, findings: tuple[Finding, ...], stage: str | None, d
 def _noted(order: OrderState, finding: Finding, name: str, tool: str) -> OrderState:
     machine = finding.machine or ""
     violation = Violation(machine, finding.key or "", tool, finding.outcome, finding.reason)
-    order = replace(order, violations=(*order.violations[1 - MAX_VIOLATIONS :], violation))
-    return _counted(order, machine, name)
+    return order.noted(violation).counted(machine, name)
+
+
+def drop_run(order: OrderState, run: RunId) -> OrderState:
+    """Forget the run's own instances: it has ended and nothing of it is in flight."""
+    return order.without_run(run)

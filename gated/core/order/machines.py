@@ -1,28 +1,35 @@
-"""The file format of tool-order machines, and machines compiled for deciding.
+"""The file format of tool-order machines, machines compiled for deciding, and which of them a call bears on.
 
 A machine watches a family of tool calls and keeps one small state per instance. It only narrows: it never grants. Machines
-are found by tool name, so a call costs what those that touch it cost.
+are found by tool name, so a call costs what those that touch it cost. A state in `from` that nothing reaches is left to
+`lint`: machines that only ever warn or ask are written that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from gated.core.order.fields import render
-from gated.core.order.globs import Glob, GlobError, compile_glob
-from gated.core.order.patterns import Conditions, Pattern, PatternError, compile_conditions, compile_pattern
-from gated.core.order.templates import NORMALIZERS, Template, TemplateError, compile_template
+from gated.core.order.globs import Glob, compile_glob
+from gated.core.order.patterns import Conditions, Pattern, compile_conditions, compile_pattern
+from gated.core.order.state import ANY, Instance, Kind, kind_of
+from gated.core.order.templates import NORMALIZERS, Template, compile_template
 from gated.events import Finding, Status, Touch
 
 STAGE: Final = "order"
 
 Action = Literal["deny", "ask", "warn"]
+Scope = Literal["thread", "run"]
 Target = Literal["system", "suffix_system", "session", "conversation"]
 State = Annotated[str, Meta(min_length=1)]
+Path = tuple[str | int, ...]
 STRICTNESS: Final = {"warn": 0, "ask": 1, "deny": 2}
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
 
 
 class WhenEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,7 +63,7 @@ class MachineEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     initial: State
     transitions: tuple[TransitionEntry, ...]
-    scope: Literal["thread", "run"] = "thread"
+    scope: Scope = "thread"
     key: str = ""
     key_normalizer: Literal["none", "trim", "lowercase", "path", "url"] = "none"
     on_missing_key: Literal["ignore", "deny", "ask"] = "ignore"
@@ -72,17 +79,28 @@ class Continuation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_continuations: Annotated[int, Meta(ge=0)] = 25
     message: str = "Finish the protocol work: {summary}"
 
+    def __post_init__(self) -> None:
+        unknown = [field for field in compile_template(self.message).fields if field != "summary"]
+        if unknown:
+            raise ValueError(f"`{{{unknown[0]}}}` means nothing in a continuation's message: only `{{summary}}` does")
+
 
 class MachineError(ValueError):
     """A mistake in a machine; `path` leads to it inside the machine's entry."""
 
-    def __init__(self, message: str, *path: str | int) -> None:
+    def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
         self.path = path
 
 
+# --- compiled --------------------------------------------------------------------------------------------------------
+
+
 class Transition(Struct, frozen=True):
-    """`sources` is None for any state. `contents` and `facts` are further conditions of `status`."""
+    """`sources` is None for any state. `contents` and `facts` are further conditions of `status`.
+
+    `moves` is what a call in flight that matches may do to an instance, `forced` the same for an approved ask.
+    """
 
     on: Pattern
     sources: frozenset[str] | None
@@ -94,6 +112,8 @@ class Transition(Struct, frozen=True):
     emit_text: Template | None
     action: Action
     reason: Template | None
+    moves: Kind
+    forced: Kind
 
     def lists(self, state: str) -> bool:
         return self.sources is None or state in self.sources
@@ -108,15 +128,118 @@ class Transition(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    name: str
-    entry: MachineEntry
-    key: Template
-    transitions: tuple[Transition, ...]
-    states: frozenset[str]
+    """`states` in the order of the file, those that nothing reaches included; `fresh` is an instance that nobody touched."""
 
-    @property
-    def initial(self) -> str:
-        return self.entry.initial
+    name: str
+    scope: Scope
+    observed: bool
+    key: Template
+    normalize: Callable[[str], str]
+    initial: str
+    fresh: Instance
+    transitions: tuple[Transition, ...]
+    states: tuple[str, ...]
+    terminal: frozenset[str]
+    speaks: bool  # some transition emits, or warns
+    entry: MachineEntry
+
+    def kind(self, touch: Touch) -> Kind:
+        """Every way in which the call may move an instance, whatever its outcome."""
+        if len(touch.exact) == 1 and not touch.overrides:
+            return self.transitions[touch.exact[0]].moves
+        moves = [move for index in touch.exact for move in self.transitions[index].moves]
+        return kind_of([*moves, *(move for index in touch.overrides for move in self.transitions[index].forced)])
+
+    def declares(self, touch: Touch) -> bool:
+        """Whether the touch can be this machine's: it may have been another policy's machine of the same name."""
+        last = max(touch.exact[-1:] + touch.wide[-1:], default=-1)
+        return last < len(self.transitions)
+
+
+def compile_machine(entry: MachineEntry) -> Machine:
+    """Raises `MachineError` with the path of the mistake inside the entry."""
+    key = _at(("key",), compile_template, entry.key)
+    transitions = tuple(_transition(entry, index) for index in range(len(entry.transitions)))
+    _check_states(entry)
+    named = [entry.initial, *(t.to for t in transitions), *filter(None, (entry.on_unmatched,))]
+    named += [state for item in entry.transitions for state in _sources(item) if state != ANY]
+    return Machine(
+        name=entry.name,
+        scope=entry.scope,
+        observed=entry.mode == "observe",
+        key=key,
+        normalize=NORMALIZERS[entry.key_normalizer],
+        initial=entry.initial,
+        fresh=Instance(entry.initial),
+        transitions=transitions,
+        states=tuple(dict.fromkeys(named)),
+        terminal=frozenset(entry.terminal),
+        speaks=any(t.emit is not None or t.action == "warn" for t in transitions),
+        entry=entry,
+    )
+
+
+def _check_states(entry: MachineEntry) -> None:
+    places: list[tuple[Path, str | None]] = [(("initial",), entry.initial), (("on_unmatched",), entry.on_unmatched)]
+    places += [(("transitions", index, "to"), item.to) for index, item in enumerate(entry.transitions)]
+    reached = {state for _, state in places}
+    places += [(("terminal", index), state) for index, state in enumerate(entry.terminal)]
+    for path, state in places:
+        if state == ANY:
+            raise MachineError("`*` is no state: it stands for any state, and only in `from`", path)
+        if state not in reached:
+            raise MachineError(f"nothing reaches the state `{state}`: it is neither `initial` nor the `to` of a transition", path)
+
+
+def _sources(item: TransitionEntry) -> tuple[str, ...]:
+    return (item.from_,) if isinstance(item.from_, str) else item.from_
+
+
+_T = TypeVar("_T")
+
+
+def _at(path: Path, compile: Callable[[str], _T], text: str) -> _T:
+    try:
+        return compile(text)
+    except ValueError as error:  # a pattern's, a glob's or a template's
+        raise MachineError(str(error), path) from error
+
+
+def _maybe(path: Path, compile: Callable[[str], _T], text: str | None) -> _T | None:
+    return None if text is None else _at(path, compile, text)
+
+
+def _transition(machine: MachineEntry, index: int) -> Transition:
+    item, at = machine.transitions[index], ("transitions", index)
+    when = item.when if isinstance(item.when, WhenEntry) else WhenEntry(status=item.when)
+    violation = item.on_violation
+    if not isinstance(violation, ViolationEntry):
+        violation = ViolationEntry(action=violation)
+    sources = _sources(item)
+    if not sources:
+        raise MachineError("`from` names no state: write one, a list of them, or `*`", (*at, "from"))
+    targets = [item.to] if machine.on_unmatched is None else [item.to, machine.on_unmatched]
+    return Transition(
+        on=_at((*at, "on"), compile_pattern, item.on),
+        sources=None if ANY in sources else frozenset(sources),
+        to=item.to,
+        status=when.status,
+        content=_maybe((*at, "when", "content"), compile_glob, when.content),
+        facts=_maybe((*at, "when", "facts"), compile_conditions, when.facts),
+        emit=item.emit,
+        emit_text=_maybe((*at, "emit", "content"), compile_template, item.emit.content if item.emit else None),
+        action=violation.action,
+        reason=_maybe((*at, "on_violation", "reason"), compile_template, violation.reason),
+        moves=kind_of((source, target) for source in sources for target in targets),
+        forced=kind_of((ANY, target) for target in targets),
+    )
+
+
+def default_reason(tool: str, machine: Machine, state: str) -> str:
+    return f"Tool `{tool}` is not permitted by state machine `{machine.name}` from state `{state}`."
+
+
+# --- which machines a call bears on ----------------------------------------------------------------------------------
 
 
 class Touched(Struct, frozen=True):
@@ -129,79 +252,47 @@ class Touched(Struct, frozen=True):
 NOTHING_TOUCHED: Final = Touched()
 
 
-def compile_machine(entry: MachineEntry) -> Machine:
-    """Raises `MachineError` with the path of the mistake inside the entry."""
-    try:
-        key = compile_template(entry.key)
-    except TemplateError as error:
-        raise MachineError(str(error), "key") from error
-    transitions = tuple(_transition(item, position) for position, item in enumerate(entry.transitions))
-    states = {entry.initial, *entry.terminal, *(item.to for item in entry.transitions)} | {s for s in (entry.on_unmatched,) if s}
-    return Machine(entry.name, entry, key, transitions, frozenset(states))
+class _Watch(Struct, frozen=True):
+    """A machine, and those of its transitions that a tool may match."""
+
+    machine: Machine
+    transitions: tuple[tuple[int, Pattern], ...]
 
 
-def _sources(item: TransitionEntry) -> tuple[str, ...]:
-    return (item.from_,) if isinstance(item.from_, str) else item.from_
+class _Seen(Struct):
+    """What is known of one call: how it matches patterns, by their text, and its keys, by template and normalizer."""
 
-
-def _transition(item: TransitionEntry, position: int) -> Transition:
-    def at(field: str, compile: Any, text: str | None) -> Any:
-        if text is None:
-            return None
-        try:
-            return compile(text)
-        except (PatternError, TemplateError, GlobError) as error:
-            raise MachineError(str(error), "transitions", position, field) from error
-
-    when = item.when if isinstance(item.when, WhenEntry) else WhenEntry(status=item.when)
-    violation = item.on_violation if isinstance(item.on_violation, ViolationEntry) else ViolationEntry(action=item.on_violation)
-    sources = _sources(item)
-    if not sources:
-        raise MachineError("`from` names no state: write one, a list of them, or `*`", "transitions", position, "from")
-    return Transition(
-        on=at("on", compile_pattern, item.on),
-        sources=None if "*" in sources else frozenset(sources),
-        to=item.to,
-        status=when.status,
-        content=at("when", compile_glob, when.content),
-        facts=at("when", compile_conditions, when.facts),
-        emit=item.emit,
-        emit_text=at("emit", compile_template, item.emit.content if item.emit else None),
-        action=violation.action,
-        reason=at("on_violation", compile_template, violation.reason),
-    )
+    matches: dict[str, Literal["exact", "wide", "not"]]
+    keys: dict[tuple[str, str], str | None]
 
 
 class MachineSet:
-    """The machines of one agent, found by tool name."""
+    """The machines of one agent, found by tool name (folded: a restriction is not shaken off by a capital)."""
 
-    __slots__ = ("_anywhere", "_by_tool", "by_name", "machines")
+    __slots__ = ("_by_tool", "_elsewhere", "by_name", "machines")
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self.by_name: Mapping[str, Machine] = {machine.name: machine for machine in machines}
-        self._anywhere = frozenset(m.name for m in machines if m.entry.strict or any(_open(t) for t in m.transitions))
-        names = {t.on.exact_tool.casefold() for m in machines for t in m.transitions if t.on.exact_tool}
-        self._by_tool = {name: self._watching(name) for name in names}
+        names = {t.on.exact_tool.casefold() for m in machines for t in m.transitions if t.on.exact_tool is not None}
+        self._by_tool = {name: self._watches(name) for name in names}
+        self._elsewhere = self._watches(None)
 
-    def _watching(self, name: str | None) -> tuple[Machine, ...]:
-        return tuple(
-            m
-            for m in self.machines
-            if m.name in self._anywhere or any(t.on.exact_tool and t.on.exact_tool.casefold() == name for t in m.transitions)
-        )
+    def _watches(self, tool: str | None) -> tuple[_Watch, ...]:
+        """What watches a tool that some transition names, or (None) any other."""
+        found = (_Watch(machine, _watching(machine, tool)) for machine in self.machines)
+        return tuple(watch for watch in found if watch.transitions or watch.machine.entry.strict)
 
     def touches(self, tool: str, args: Mapping[str, Any]) -> Touched:
         """The instances that the call bears on, in the machines' order."""
-        watching = self._by_tool.get(tool.casefold())
-        if watching is None:
-            if not self._anywhere:
-                return NOTHING_TOUCHED
-            watching = self._watching(None)
+        watches = self._by_tool.get(tool.casefold(), self._elsewhere)
+        if not watches:
+            return NOTHING_TOUCHED
         touches: list[Touch] = []
         findings: list[Finding] = []
-        for machine in watching:
-            found = _touch(machine, tool, args)
+        seen = _Seen({}, {})
+        for watch in watches:
+            found = _touch(watch, tool, args, seen)
             if isinstance(found, Touch):
                 touches.append(found)
             elif found is not None:
@@ -209,31 +300,41 @@ class MachineSet:
         return Touched(tuple(touches), tuple(findings)) if touches or findings else NOTHING_TOUCHED
 
 
-def _open(transition: Transition) -> bool:
-    return transition.on.exact_tool is None
+def _watching(machine: Machine, tool: str | None) -> tuple[tuple[int, Pattern], ...]:
+    patterns = [(index, transition.on) for index, transition in enumerate(machine.transitions)]
+    return tuple((i, on) for i, on in patterns if on.exact_tool is None or on.exact_tool.casefold() == tool)
 
 
-def _touch(machine: Machine, tool: str, args: Mapping[str, Any]) -> Touch | Finding | None:
+def _touch(watch: _Watch, tool: str, args: Mapping[str, Any], seen: _Seen) -> Touch | Finding | None:
     exact: list[int] = []
     wide: list[int] = []
-    for index, transition in enumerate(machine.transitions):
-        if transition.on.matches(tool, args):
+    for index, on in watch.transitions:
+        how = seen.matches.get(on.text)
+        if how is None:
+            how = "exact" if on.matches(tool, args) else "wide" if on.matches_wide(tool, args) else "not"
+            seen.matches[on.text] = how
+        if how == "exact":
             exact.append(index)
-        elif transition.on.matches_wide(tool, args):
+        elif how == "wide":
             wide.append(index)
+    machine = watch.machine
     if not exact and not wide and not machine.entry.strict:
         return None
-    key = machine.key.render_key(args)
+    key = _key(machine, args, seen)
     if key is None:
         return _missing_key(machine, tool)
-    return Touch(
-        machine.name,
-        NORMALIZERS[machine.entry.key_normalizer](key),
-        tuple(exact),
-        tuple(wide),
-        emits=_emits(machine, exact, args),
-        warning=_warning(machine, exact or wide, args),
-    )
+    if not machine.speaks:
+        return Touch(machine.name, key, tuple(exact), tuple(wide))
+    emits, warning = _emits(machine, exact, args), _warning(machine, exact or wide, tool, args)
+    return Touch(machine.name, key, tuple(exact), tuple(wide), emits=emits, warning=warning)
+
+
+def _key(machine: Machine, args: Mapping[str, Any], seen: _Seen) -> str | None:
+    made_from = (machine.key.text, machine.entry.key_normalizer)
+    if made_from not in seen.keys:
+        key = machine.key.render_key(args)
+        seen.keys[made_from] = None if key is None else machine.normalize(key)
+    return seen.keys[made_from]
 
 
 def _emits(machine: Machine, exact: list[int], args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -243,17 +344,17 @@ def _emits(machine: Machine, exact: list[int], args: Mapping[str, Any]) -> tuple
     return tuple("" if text is None else text.render_text(args) for text in texts)
 
 
-def _warning(machine: Machine, matched: list[int], args: Mapping[str, Any]) -> str | None:
+def _warning(machine: Machine, matched: list[int], tool: str, args: Mapping[str, Any]) -> str | None:
+    """The text of a warning; where the machine gives none, the default's, its state (not known yet) left open as `{}`."""
     if not matched or machine.transitions[matched[0]].action != "warn":
         return None
     reason = machine.transitions[matched[0]].reason
-    return None if reason is None else reason.render_text(args)
+    return default_reason(tool, machine, "{}") if reason is None else reason.render_text(args)
 
 
 def _missing_key(machine: Machine, tool: str) -> Finding | None:
     action = machine.entry.on_missing_key
     if action == "ignore":
         return None
-    reason = f"`{tool}` lacks what state machine `{machine.name}` takes its key from: {machine.entry.key}"
-    authoritative = machine.entry.mode == "enforce"
-    return Finding(STAGE, action, "order.missing_key", reason, authoritative=authoritative, machine=machine.name)
+    reason = f"`{tool}` lacks what state machine `{machine.name}` takes its key from: `{machine.entry.key}`"
+    return Finding(STAGE, action, "order.missing_key", reason, authoritative=not machine.observed, machine=machine.name)

@@ -1,21 +1,34 @@
 """What the machines of a thread remember: instances with the calls in flight on them, reminders' throttle, counters.
 
 INVARIANT: everything here came out of recorded decisions. What a call in flight may still do to an instance is kept with it
-(its *kind*), so no other run's policy is needed to say which states are possible.
+(its *kind*), so nobody's policy is needed to say which states are possible, and a call can be taken off its instance whatever
+has become of its policy. `Instance.kinds` counts the kinds of `Instance.flights`, so that a decision need not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from immutables import Map
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gated.events import CallId, RunId
 
+ANY: Final = "*"
 MAX_VIOLATIONS: Final = 64
+MAX_ISSUED: Final = 4096
 
-Kind = tuple[tuple[str | None, str], ...]  # (state it moves from, or None for any; state it moves to), sorted
+Kind = tuple[tuple[str, str], ...]  # (state it moves from, or `*`; state it moves to), sorted
+Kinds = tuple[tuple[Kind, int], ...]  # how many calls of each kind, sorted
+
+
+def kind_of(moves: Iterable[tuple[str, str]]) -> Kind:
+    """The normal form of possible moves: kinds are equal where they move every state alike."""
+    moves = set(moves)
+    anywhere = {target for source, target in moves if source == ANY}
+    return tuple(sorted(m for m in moves if m[0] == ANY or (m[1] not in anywhere and m[0] != m[1])))
 
 
 class Flight(Struct, frozen=True, array_like=True):
@@ -32,6 +45,26 @@ class Instance(Struct, frozen=True, array_like=True):
     state: str
     moved: bool = False
     flights: tuple[Flight, ...] = ()
+    kinds: Kinds = ()
+
+    def joined(self, flight: Flight) -> Instance:
+        return Instance(self.state, self.moved, (*self.flights, flight), _shifted(self.kinds, flight.kind, 1))
+
+    def left(self, run: RunId, call: CallId) -> Instance | None:
+        """Without that call; None where it is not in flight here."""
+        for index, flight in enumerate(self.flights):
+            if flight.call == call and flight.run == run:
+                flights = self.flights[:index] + self.flights[index + 1 :]
+                return Instance(self.state, self.moved, flights, _shifted(self.kinds, flight.kind, -1))
+        return None
+
+
+def _shifted(kinds: Kinds, kind: Kind, by: int) -> Kinds:
+    for index, (known, count) in enumerate(kinds):
+        if known == kind:
+            rest = ((kind, count + by),) if count + by else ()
+            return kinds[:index] + rest + kinds[index + 1 :]
+    return tuple(sorted((*kinds, (kind, by))))
 
 
 class Violation(Struct, frozen=True):
@@ -50,9 +83,7 @@ class Counts(Struct, frozen=True):
     emitted: int = 0
 
     def plus(self, name: str) -> Counts:
-        values = {field: getattr(self, field) for field in self.__struct_fields__}
-        values[name] += 1
-        return Counts(**values)
+        return replace(self, **{name: getattr(self, name) + 1})
 
 
 class OrderState(Struct, frozen=True):
@@ -70,6 +101,45 @@ class OrderState(Struct, frozen=True):
         keys = self.instances.get(slot)
         return None if keys is None else keys.get(key)
 
+    def put(self, slot: str, key: str, instance: Instance) -> OrderState:
+        """With the instance; one that never moved and has nothing in flight is as good as none."""
+        keys: Map[str, Instance] = self.instances.get(slot) or Map()
+        before = len(keys)
+        if instance.moved or instance.flights:
+            keys = keys.set(key, instance)
+        elif key in keys:
+            keys = keys.delete(key)
+        else:
+            return self
+        instances = self.instances.set(slot, keys) if keys else self.instances.delete(slot)
+        return replace(self, instances=instances, size=self.size + len(keys) - before)
+
+    def without_run(self, run: RunId) -> OrderState:
+        """Without the run's own instances (not those of the thread)."""
+        instances, size = self.instances, self.size
+        for slot in self.instances:
+            if slot.startswith(f"{run}/"):
+                size -= len(instances[slot])
+                instances = instances.delete(slot)
+        return replace(self, instances=instances, size=size)
+
+    def counted(self, machine: str, name: str) -> OrderState:
+        counts = self.by_machine.get(machine, _NO_COUNTS).plus(name)
+        return replace(self, metrics=self.metrics.plus(name), by_machine=self.by_machine.set(machine, counts))
+
+    def reminded(self, machine: str, key: str) -> OrderState:
+        """A reminder went out now. At the cap the older half is forgotten: at worst one comes again too early."""
+        issued = self.issued
+        if len(issued) >= MAX_ISSUED:
+            issued = Map(sorted(issued.items(), key=lambda item: (item[1], item[0]))[MAX_ISSUED // 2 :])
+        return replace(self, issued=issued.set(f"{machine}/{key}", self.tick))
+
+    def reminded_at(self, machine: str, key: str) -> int | None:
+        return self.issued.get(f"{machine}/{key}")
+
+    def noted(self, violation: Violation) -> OrderState:
+        return replace(self, violations=(*self.violations[1 - MAX_VIOLATIONS :], violation))
+
     def totals(self) -> dict[str, int]:
         return {field: getattr(self.metrics, field) for field in self.metrics.__struct_fields__}
 
@@ -82,6 +152,9 @@ class OrderState(Struct, frozen=True):
                 keys = self.instances[slot]
                 found.setdefault(machine, {}).update({key: keys[key].state for key in sorted(keys)})
         return found
+
+
+_NO_COUNTS: Final = Counts()
 
 
 def slot_of(machine: str, scope: str, run: RunId) -> str:
