@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

@@ -1,0 +1,133 @@
+"""`scripts/bench`: a table of what the gate costs, and with `--json` one object. Figures depend on the machine; see docs/speed.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.msg import Msg
+
+from benchmarks import core
+
+ROOT = Path(__file__).parents[1]
+
+
+class Load:
+    """Closed loops over one connection: each run asks, waits for its verdict, asks again."""
+
+    def __init__(self, client: nats.NATS) -> None:
+        self.client = client
+        self.waiting: dict[str, asyncio.Future[None]] = {}
+
+    async def hear(self, message: Msg) -> None:
+        self.waiting.pop(message.subject.split(".")[3]).set_result(None)
+
+    async def ask(self, run: str, number: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting[run] = future
+        call = f'{{"id":"c{number}","tool":"Read","args":{{"file_path":"src/f{number % 50}.py"}}}}'
+        data = f'{{"type":"intents","nesting":"explicit","calls":[{call}]}}'.encode()
+        await self.client.publish(f"gated.in.{run}.{run}.agent.a", data)
+        await future
+
+    async def loop(self, run: str, until: float, spent: list[float]) -> None:
+        number = 0
+        while (started := time.perf_counter()) < until:
+            await self.ask(run, number)
+            spent.append((time.perf_counter() - started) * 1000)
+            number += 1
+
+
+async def closed_loop(folder: Path, runs: int, seconds: float, tag: str) -> list[float]:
+    """ms of every verdict of so many runs at once, the first half second left out."""
+    bus = json.loads((folder / "bus" / "bus.json").read_text())
+    client = await nats.connect(bus["url"], user="agent:a", password=bus["users"]["agent:a"], inbox_prefix="_INBOX.agent.a")
+    load = Load(client)
+    await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
+    await client.flush()
+    warm: list[float] = []
+    await asyncio.gather(*(load.loop(f"{tag}w{n}", time.perf_counter() + 0.5, warm) for n in range(runs)))
+    spent: list[float] = []
+    until = time.perf_counter() + seconds
+    await asyncio.gather(*(load.loop(f"{tag}{n}", until, spent) for n in range(runs)))
+    await client.close()
+    return spent
+
+
+def gate(kind: str, seconds: float, uvloop: bool) -> dict[str, float]:
+    """The closed-loop figures of one daemon: the gate or the null gate."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
+        folder = Path(name)
+        (folder / "policy.yaml").write_text(core.PLAIN)
+        command = [sys.executable, "-m", "benchmarks.serve", name, kind, str(folder / "policy.yaml"), *(["--uvloop"] * uvloop)]
+        quiet = (folder / "out").open("w")
+        server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
+        assert server.stdin is not None
+        assert server.stdout is not None
+        while "ready" not in server.stdout.readline():
+            if server.poll() is not None:
+                sys.exit((folder / "out").read_text())
+        for runs in (1, 64, 256):
+            spent = asyncio.run(closed_loop(folder, runs, seconds, f"{kind}{runs}x"))
+            if runs == 1:
+                found["verdict_ms_p50"], found["verdict_ms_p99"] = core.percentiles(spent)
+            else:
+                found[f"verdicts_per_s_{runs}"] = len(spent) / seconds
+        server.stdin.close()
+        server.wait(30)
+    return found
+
+
+TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "decide_us_p50": ("<= 25", lambda f: f["decide_us_p50"] <= 25),
+    "decide_us_p50_10000th": ("<= 1.1 x 10th", lambda f: f["decide_us_p50_10000th"] <= 1.1 * f["decide_us_p50_10th"]),
+    "verdict_ms_p50": ("<= 1.25 x null", lambda f: f["verdict_ms_p50"] <= 1.25 * f["null_verdict_ms_p50"]),
+    "verdicts_per_s_64": (
+        ">= 5000, >= 0.7 x null",
+        lambda f: f["verdicts_per_s_64"] >= max(5000, 0.7 * f["null_verdicts_per_s_64"]),
+    ),
+    "replay_records_per_s": (">= 20000", lambda f: f["replay_records_per_s"] >= 20_000),
+    "decide_us_p50_100_machines_10000_instances": (
+        "<= none + 10",
+        lambda f: f["decide_us_p50_100_machines_10000_instances"] <= f["decide_us_p50"] + 10,
+    ),
+    "decide_us_p50_100_machines_5_touching": ("<= 25", lambda f: f["decide_us_p50_100_machines_5_touching"] <= 25),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each closed loop")
+    parser.add_argument("--core", action="store_true", help="only what needs no bus")
+    parser.add_argument("--uvloop", action="store_true", help="the daemon on uvloop (extra `gated[uvloop]`)")
+    chosen = parser.parse_args()
+    found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
+    found |= core.measure()
+    if not chosen.core:
+        found |= gate("gate", chosen.seconds, chosen.uvloop)
+        found |= {f"null_{key}": value for key, value in gate("null", chosen.seconds, chosen.uvloop).items()}
+    if chosen.json:
+        print(json.dumps(found))
+        return
+    for key, value in found.items():
+        target, holds = TARGETS.get(key, ("", None))
+        known = holds is not None and not (chosen.core and "verdict" in key)
+        mark = ("yes" if holds(found) else "NO") if known and holds is not None else ""
+        print(f"{key:46} {value if isinstance(value, str) else f'{value:12,.2f}'}  {target:24} {mark}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What a decision costs without a bus: decide, fold, record bytes and hash; replay, verify; memory of an idle run."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import tracemalloc
+from typing import Any
+
+from gated.core.chain import ChainChecker
+from gated.core.decide import record
+from gated.core.policy import Policy, load_text
+from gated.core.replay import Replayer
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import CallId, IntentsReceived, OutcomeReported, Record, RunId, RunStarted, Sender, ThreadId, Wanted
+
+BY = Sender("agent", "a")
+
+PLAIN = """
+version: 1
+limits: {max_in_flight: 1000000, max_calls: 1000000}
+agents:
+  a:
+    allowed_tools: [Read, Write, search]
+    data_scope: {allowed_paths: [/workspace], base_path: /workspace}
+    resource_budget: {max_steps: 1000000, max_calls: 1000000, max_total_cost_usd: 1000000}
+    dcbf: {stability: {step_budget: 1000000}, resource: {limit_usd: 1000000}}
+tools: {Read: {resources: {args: {file_path: path}}}}
+"""
+
+
+def machines(count: int, touching: int) -> str:
+    """`count` machines of which `touching` watch Read and Write, the others tools that nobody calls."""
+    lines = ["machines:"]
+    for number in range(count):
+        tool = "" if number < touching else f"Other{number}"
+        lines.append(
+            f"  - {{name: m{number}, key: '{{file_path}}', key_normalizer: path, initial: n, transitions: ["
+            f"{{on: {tool or 'Read'}, from: '*', to: r}}, {{on: {tool or 'Write'}, from: [r, w], to: w}}]}}"
+        )
+    return PLAIN + "\n".join(lines) + "\n"
+
+
+def play(policy: Policy, calls: int, *, files: int = 50, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
+    """µs of each decision (intent in, record out) of a run that reports every outcome, its records, and the final state."""
+    registry = Registry(policy, {policy.digest: policy})
+    state, run, records, spent = ThreadState(ThreadId(thread)), RunId("r"), list[Record](), list[float]()
+    _, opened = _keep(registry, state, run, RunStarted(BY, agent=BY.name), 0, records)  # type: ignore[arg-type]
+    state = opened
+    for number in range(calls):
+        call = CallId(f"c{number}")
+        intent = IntentsReceived(BY, (Wanted(call, "Read", {"file_path": f"src/f{number % files}.py"}),), nesting="explicit")
+        started = time.perf_counter_ns()
+        step, sealed = record(registry, state, run, intent, number * 1000, number)
+        spent.append((time.perf_counter_ns() - started) / 1000)
+        assert sealed is not None
+        records.append(sealed)
+        _, state = _keep(registry, step.state, run, OutcomeReported(BY, call, "success", content="ok"), number * 1000, records)
+    return spent, records, state
+
+
+def _keep(
+    registry: Registry, state: ThreadState, run: RunId, said: Any, at: int, records: list[Record]
+) -> tuple[None, ThreadState]:
+    step, sealed = record(registry, state, run, said, at)
+    if sealed is not None:
+        records.append(sealed)
+    return None, step.state
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+
+
+def measure(calls: int = 11_000) -> dict[str, float]:
+    found: dict[str, float] = {}
+    policy = load_text(PLAIN, "bench.yaml")
+    play(policy, 300)
+    gc.collect()
+    gc.freeze()
+    runs = [play(policy, 60, thread=f"w{n}")[0][10:60] for n in range(20)]
+    early = [value for run in runs for value in run]
+    spent, records, _ = play(policy, calls)
+    late = spent[10_000:]
+    found["decide_us_p50_10th"], found["decide_us_p99_10th"] = percentiles(early)
+    found["decide_us_p50"], found["decide_us_p99"] = percentiles(spent)
+    found["decide_us_p50_10000th"], found["decide_us_p99_10000th"] = percentiles(late)
+    for name, text, files in (
+        ("100_machines_none_touching", machines(100, 0), 50),
+        ("100_machines_10000_instances", machines(100, 1), 10_000),
+        ("100_machines_5_touching", machines(100, 5), 50),
+    ):
+        spent, _, _ = play(load_text(text, "bench.yaml"), calls, files=files)
+        found[f"decide_us_p50_{name}"] = percentiles(spent[-1000:])[0]
+    found |= _logs(policy, records)
+    found["bytes_per_idle_run"] = _memory(policy)
+    return found
+
+
+def _logs(policy: Policy, records: list[Record]) -> dict[str, float]:
+    started = time.perf_counter()
+    replayer = Replayer({policy.digest: policy}.get)
+    assert all(replayer.feed(record) is None for record in records)
+    replayed = time.perf_counter()
+    checker = ChainChecker()
+    assert all(checker.feed(n, record) is None for n, record in enumerate(records))
+    verified = time.perf_counter()
+    return {
+        "replay_records_per_s": len(records) / (replayed - started),
+        "verify_records_per_s": len(records) / (verified - replayed),
+    }
+
+
+def _memory(policy: Policy, runs: int = 500) -> float:
+    """Bytes that an open run with ten ended calls keeps in memory."""
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    kept = [play(policy, 10, thread=f"m{number}")[2] for number in range(runs)]
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return (after - before) / len(kept)

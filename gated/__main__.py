@@ -1,0 +1,5 @@
+"""`python -m gated` is `gated`."""
+
+from gated.cli import main
+
+main()

@@ -1,0 +1,109 @@
+"""A log replays byte for byte, a changed decision is found, and snapshot and fold agree."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gated.core import state as states
+from gated.core.decide import record
+from gated.core.fold import fold
+from gated.core.policy import Policy, load_text
+from gated.core.replay import replay
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import (
+    CallId,
+    FinishRequested,
+    IntentsReceived,
+    Observation,
+    OutcomeReported,
+    Record,
+    RunId,
+    Sender,
+    ThreadId,
+    Wanted,
+    seal,
+    unseal,
+)
+
+BY = Sender("agent", "a")
+HISTORIES = Path(__file__).parents[1] / "histories"
+
+POLICY = """
+version: 1
+agents:
+  a:
+    allowed_tools: ["*"]
+    approval_required: [pay]
+    machines:
+      - {name: rbw, key: "{f}", initial: n, terminal: [w], transitions: [{on: Read, from: "*", to: r}, {on: Write, from: r, to: w}]}
+tools: {mail: {outbound: true, cost_usd: 0.02}}
+"""
+
+
+def story() -> tuple[Policy, list[Record], ThreadState]:
+    policy = load_text(POLICY, "policy.yaml")
+    registry = Registry(policy, {policy.digest: policy})
+    state, records = ThreadState(ThreadId("t")), list[Record]()
+    says: list[Observation] = []
+    for number, (tool, args) in enumerate(
+        [("Read", {"f": "a"}), ("mail", {}), ("Write", {"f": "a"}), ("mail", {"x": 0.1}), ("mail", {}), ("pay", {"n": 2**70})]
+    ):
+        call = CallId(f"c{number}")
+        says += [
+            IntentsReceived(BY, (Wanted(call, tool, args),)),
+            OutcomeReported(BY, call, "success", content="ok"),
+            OutcomeReported(BY, call, "error"),
+        ]
+    for at, said in enumerate([*says, FinishRequested(BY)]):
+        step, sealed = record(registry, state, RunId("r"), said, 1_000_000 * at, at + 1)
+        state = step.state
+        records += [sealed] if sealed is not None else []
+    return policy, records, state
+
+
+def test_a_log_replays_byte_for_byte() -> None:
+    policy, records, _ = story()
+    assert len(records) > 10
+    assert replay(records, {policy.digest: policy}.get) is None
+
+
+def test_a_decision_that_was_changed_is_found() -> None:
+    policy, records, _ = story()
+    body = unseal(records[0])
+    forged = replace(body.decisions[-1], decision="deny", admission=None)  # type: ignore[arg-type]
+    records[0] = seal(replace(body, decisions=(*body.decisions[:-1], forged)))
+    difference = replay(records, {policy.digest: policy}.get)
+    assert difference is not None
+    assert (difference.seq, difference.what) == (1, "call_decided")
+    assert difference.recorded["decision"] == "deny"
+    assert difference.derived["decision"] == "allow"
+
+
+def test_a_policy_that_the_log_lacks_is_said() -> None:
+    _, records, _ = story()
+    difference = replay(records, lambda digest: None)
+    assert difference is not None
+    assert difference.what == "policy"
+
+
+@pytest.mark.parametrize("cut", range(0, 12, 3))
+def test_snapshot_and_tail_are_the_whole_fold(cut: int) -> None:
+    policy, records, final = story()
+    state = ThreadState(ThreadId("t"))
+    for number, stored in enumerate(records):
+        if number == cut:
+            state = states.load(states.dump(state))
+        state = fold({policy.digest: policy}, state, unseal(stored), stored.hash)
+    assert states.dump(state) == states.dump(final)
+
+
+@pytest.mark.parametrize("path", sorted(HISTORIES.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_frozen_histories_replay(path: Path) -> None:
+    from gated.shell.log.jsonl import open_export
+
+    log = open_export(path)
+    policies = {digest: load_text(text, file="p.json") for digest, text in log._policies.items()}
+    assert log._records
+    assert replay(log._records, policies.get) is None
