@@ -1,28 +1,29 @@
 """Deterministic JSON bytes: the form that digests are taken of.
 
-RFC 8785 (sorted keys by UTF-16 code units, ECMAScript numbers, no white space), except that integers are written with all
-their digits, which RFC 8785 would round beyond 2^53.
-The fast path is msgspec's sorted encoder, whose output is the same as long as no float and no key beyond the basic
-multilingual plane occurs; anything else takes the exact path.
+RFC 8785 (keys sorted by UTF-16 code units, ECMAScript numbers, no white space), except that integers are written with all
+their digits, which RFC 8785 would round beyond 2^53. So 1 and 1.0 are the same text, as in RFC 8785.
+The fast path is msgspec's sorted encoder, for values that it provably writes so: it sorts by code point, which differs from
+UTF-16 only beyond U+D7FF, and its floats differ where they are whole, very large or very small. All else is written exactly.
+INVARIANT: what is not JSON (NaN, lone surrogates, keys that are not text, other types) raises `ValueError`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-_FAST: Final = msgspec.json.Encoder(order="sorted")
+_FAST: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def encode(value: Any) -> bytes:
-    """The canonical bytes of decoded JSON. Raises `ValueError` for NaN, infinity and what is not JSON."""
-    if _plain(value):
-        return _FAST.encode(value)
-    return _exact(value).encode()
+    """The canonical bytes of decoded JSON."""
+    try:
+        return _FAST(value) if _plain(value) else _exact(value).encode()
+    except RecursionError:
+        raise ValueError("nested too deep for JSON") from None
 
 
 def args_digest(tool: str, args: Mapping[str, Any]) -> str:
@@ -32,16 +33,19 @@ def args_digest(tool: str, args: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> bool:
     """Whether the fast path writes this exactly as the slow one would."""
-    if value is None or value is True or value is False:
-        return True
     kind = type(value)
-    if kind is str or kind is int:
-        return True
     if kind is dict:
-        return all(type(k) is str and (k.isascii() or max(k) < "\ud800") and _plain(v) for k, v in value.items())
+        for key, item in value.items():
+            if type(key) is not str or not (key.isascii() or max(key) < "\ud800"):
+                return False
+            if type(item) is not str and not _plain(item):
+                return False
+        return True
     if kind is list or kind is tuple:
         return all(map(_plain, value))
-    return False
+    if kind is float:
+        return 1e-3 < abs(value) < 1e15 and not value.is_integer()
+    return kind is str or kind is int or value is None or kind is bool
 
 
 def _exact(value: Any) -> str:
@@ -50,26 +54,22 @@ def _exact(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(value)
+        return int.__repr__(value)
     if isinstance(value, str):
-        return _FAST.encode(value).decode()
+        return _FAST(str.__str__(value)).decode()
     if isinstance(value, float):
         return number(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_exact(_key(k))}:{_exact(value[k])}" for k in sorted(value, key=_utf16)) + "}"
+        return "{" + ",".join(f"{_exact(key)}:{_exact(value[key])}" for key in sorted(value, key=_utf16)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_exact, value)) + "]"
     raise ValueError(f"`{type(value).__name__}` is not JSON")
 
 
-def _key(key: Any) -> str:
+def _utf16(key: Any) -> bytes:
     if not isinstance(key, str):
         raise ValueError(f"the key `{key}` is not text")
-    return key
-
-
-def _utf16(key: Any) -> bytes:
-    return _key(key).encode("utf-16-be", "surrogatepass")
+    return key.encode("utf-16-be")
 
 
 def number(value: float) -> str:
@@ -78,15 +78,21 @@ def number(value: float) -> str:
         raise ValueError(f"`{value}` is not a JSON number")
     if value == 0:
         return "0"
-    sign = "-" if value < 0 else ""
-    _, digits, exponent = Decimal(repr(abs(value))).normalize().as_tuple()
-    text = "".join(map(str, digits))
-    point = len(text) + int(exponent)
+    # Python's repr has the digits (the shortest that read back as the same double), ECMAScript says where the point goes.
+    mantissa, _, exponent = float.__repr__(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(digits) - len(fraction) + int(exponent or 0)  # value = 0.digits * 10^point
+    digits = digits.rstrip("0")
+    return ("-" if value < 0 else "") + _placed(digits, point)
+
+
+def _placed(digits: str, point: int) -> str:
+    if len(digits) <= point <= 21:
+        return digits + "0" * (point - len(digits))
     if 0 < point <= 21:
-        body = text + "0" * (point - len(text)) if point >= len(text) else f"{text[:point]}.{text[point:]}"
-    elif -6 < point <= 0:
-        body = "0." + "0" * -point + text
-    else:
-        mantissa = text[0] + (f".{text[1:]}" if len(text) > 1 else "")
-        body = f"{mantissa}e{'+' if point > 0 else '-'}{abs(point - 1)}"
-    return sign + body
+        return f"{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return "0." + "0" * -point + digits
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{digits[0]}{tail}e{'+' if point > 0 else '-'}{abs(point - 1)}"

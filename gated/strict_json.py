@@ -1,16 +1,19 @@
 """Bytes off the wire as decoded JSON, or a typed error: what the standard leaves to implementations is refused here.
 
-Refused: duplicate keys, NaN and infinities (also by overflow), lone surrogates, invalid UTF-8, more depth, values, key bytes or
-payload than the limits, integers of more than `MAX_DIGITS` digits. Integers keep all their digits.
-msgspec decodes fast but takes duplicate keys silently. So its result is trusted where a count proves that no key was lost
-(every `":` outside a string is a key), and any doubt is settled by the slow parser.
+Refused: duplicate keys, NaN and infinities (also by overflow), lone surrogates, invalid UTF-8, more payload, depth, values or
+key bytes than the limits, more than `MAX_DIGITS` digits in a row in a number. Integers keep all their digits.
+msgspec decodes fast and refuses most of this, but takes duplicate keys silently. So its value is trusted only where a proof
+shows that no key was lost: it has as many strings as the text has quotes for, or as many keys as there are colons.
+INVARIANT: a proof that does not come out refuses; `walk` only finds words for it, and the time for that is linear and capped.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, Literal, NoReturn
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -18,10 +21,11 @@ from msgspec import Struct
 MAX_DIGITS: Final = 1000
 
 Code = Literal["shape", "args", "too_large"]
+Path = tuple[str | int, ...]
 
 
 class Limits(Struct, frozen=True):
-    """Payload and keys in bytes."""
+    """Payload and keys in bytes; `depth` counts containers in containers, `values` every value, containers included."""
 
     payload: int = 1_048_576
     depth: int = 64
@@ -30,127 +34,237 @@ class Limits(Struct, frozen=True):
 
 
 DEFAULT: Final = Limits()
-UNLIMITED: Final = Limits(payload=1 << 30, depth=64, values=1 << 30, key=1 << 30)
 
 
 class BadJson(ValueError):
-    """`code` is the part after `ingress.` of a reason code."""
+    """`code` is the part after `ingress.` of a reason code; `path` leads to the mistake, `position` is its byte, if known."""
 
-    def __init__(self, code: Code, message: str, position: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, code: Code, message: str, path: Path = (), position: int | None = None) -> None:
+        super().__init__(f"{message}, at `{path_text(path)}`" if path else message)
         self.code: Code = code
-        self.position = position
-
-    def line_in(self, text: str) -> int:
-        return 1 if self.position is None else text.count("\n", 0, self.position) + 1
+        self.message, self.path, self.position = message, path, position
 
 
-def parse(data: bytes, limits: Limits = DEFAULT) -> Any:
-    """Decoded JSON. Raises `BadJson`; nothing else, whatever the bytes."""
-    if len(data) > limits.payload:
-        raise BadJson("too_large", f"{len(data)} bytes, at most {limits.payload} are taken")
-    _check_shape(data, limits.depth)
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
-        _diagnose(data)
-    keys, values = _count(value, limits)
-    if values > limits.values:
-        raise BadJson("too_large", f"{values} values, at most {limits.values} are taken")
-    if b"\\" in data or data.count(b":") != keys:
-        _check_slowly(data)
+def parse(data: bytes, limits: Limits = DEFAULT) -> dict[str, Any]:
+    """One JSON object. Raises `BadJson`; nothing else, whatever the bytes."""
+    value = parse_value(data, limits)
+    if type(value) is not dict:
+        raise BadJson("shape", f"not a JSON object but `{data[:40].decode(errors='replace')}`")
     return value
 
 
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-
-
-def _check_shape(data: bytes, depth: int) -> None:
-    """Depth and digits before any recursive or quadratic parser sees them; brackets in strings cost only a closer look."""
-    if len(data) > 2 * depth and data.count(b"[") + data.count(b"{") > depth:
-        bare = _STRINGS.sub(b'""', data)
-        level = 0
-        for byte in re.findall(rb"[\[\]{}]", bare):
-            level += 1 if byte in b"[{" else -1
-            if level > depth:
-                raise BadJson("args", f"nested deeper than {depth}")
-    if len(data) > MAX_DIGITS and _LONG_NUMBER.search(_STRINGS.sub(b'""', data)):
-        raise BadJson("args", f"a number of more than {MAX_DIGITS} digits")
-
-
-def _count(value: Any, limits: Limits) -> tuple[int, int]:
-    """Keys and values, walked without recursion."""
-    keys = values = 0
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        values += 1
-        kind = type(item)
-        if kind is dict:
-            keys += len(item)
-            for key in item:
-                if len(key) > limits.key // 4 and len(key.encode()) > limits.key:
-                    raise BadJson("args", f"a key of more than {limits.key} bytes")
-            stack.extend(item.values())
-        elif kind is list:
-            stack.extend(item)
-        if values > limits.values:
-            break
-    return keys, values
-
-
-def _check_slowly(data: bytes) -> None:
-    """The exact look at duplicate keys and lone surrogates."""
-    text = data.decode()
-    json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=str, parse_float=str)
-    if "\\" in text:
-        value = json.loads(text, parse_int=str, parse_float=str)
-        _no_surrogates(value)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadJson("args", f"duplicate key `{key[:80]}`")
-            seen.add(key)
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise BadJson("args", f"`{name}` is not JSON")
-
-
-def _no_surrogates(value: Any) -> None:
+def parse_value(data: bytes, limits: Limits = DEFAULT) -> Any:
+    """Any JSON value. Raises `BadJson`; nothing else, whatever the bytes."""
+    if len(data) > limits.payload:
+        raise BadJson("too_large", f"{len(data)} bytes, at most {limits.payload} are taken")
+    # Before decoding: the cost of digits is quadratic.
+    if len(data) > MAX_DIGITS and _LONG_RUN.search(data) and _LONG_RUN.search(_STRINGS.sub(b'""', data)):
+        raise _fault(data, limits)
     try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise BadJson("args", "a lone surrogate is no text") from error
+        value = _DECODE(data)
+        strings, keys = _count(value, limits.depth)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _fault(data, limits) from error
+    if not _within(value, len(data), limits) or not _lost_no_key(data, strings, keys):
+        raise _fault(data, limits)
+    return value
 
 
-def _diagnose(data: bytes) -> NoReturn:
-    """Say what is wrong with bytes that the fast parser did not take."""
+# --- proofs ----------------------------------------------------------------------------------------------------------
+
+_DECODE: Final = msgspec.json.Decoder().decode
+
+# Both match in linear time: a run is tried only where it begins, and what follows a quote always matches.
+_LONG_RUN: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+
+
+def _lost_no_key(data: bytes, strings: int, keys: int) -> bool:
+    """Whether the text, known to be JSON, has no more keys than the value that was decoded of it.
+
+    A lost key takes two quotes with it. Escaped quotes only add to the count of all, so where it equals that of the strings
+    which are left, none is lost. Else colons are counted, then colons outside strings, which is exact.
+    """
+    if data.count(b'"') == 2 * strings or data.count(b":") == keys:
+        return True
+    return _STRINGS.sub(b"", data).count(b":") == keys
+
+
+def _count(value: Any, room: int) -> tuple[int, int]:
+    """How many strings, keys included, and how many keys are in a value. Raises `ValueError` where it nests deeper than room."""
+    kind = type(value)
+    if kind is dict:
+        strings = keys = len(value)
+        members = value.values()
+    elif kind is list:
+        strings = keys = 0
+        members = value
+    else:
+        return int(kind is str), 0
+    if not room:
+        raise ValueError("nested too deep")
+    for member in members:
+        kind = type(member)
+        if kind is str:
+            strings += 1
+        elif kind is dict or kind is list:
+            inner = _count(member, room - 1)
+            strings += inner[0]
+            keys += inner[1]
+    return strings, keys
+
+
+def _within(value: Any, size: int, limits: Limits) -> bool:
+    """Whether values and keys are within the limits: few bytes need no look, since a value takes two, its separator included."""
+    if size <= limits.key and size < 2 * limits.values:
+        return True
+    values, level = 1, [value]
+    while level and values <= limits.values:
+        inner: list[Any] = []
+        for item in level:
+            if type(item) is dict:
+                if any(4 * len(key) > limits.key and len(key.encode()) > limits.key for key in item):
+                    return False
+                inner += item.values()
+            elif type(item) is list:
+                inner += item
+        values += len(inner)
+        level = inner
+    return values <= limits.values
+
+
+# --- words for what was refused --------------------------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(_STRINGS.pattern + rb'|[{}\[\],:]|[^\s"{}\[\],:]++', re.DOTALL)
+_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_NAMED: Final = frozenset({b"NaN", b"-NaN", b"Infinity", b"-Infinity"})
+_SIMPLE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Token(NamedTuple):
+    """A key, or the first token of a value: the path of the value, the byte it starts at, and its text."""
+
+    path: Path
+    start: int
+    text: bytes
+    is_key: bool
+
+
+def walk(data: bytes, most: int | None = None) -> Iterator[Token]:
+    """Every key and value in order of the text, its grammar taken on trust; at most `most` tokens are looked at."""
+    path: list[str | int] = []
+    awaits_key = False
+    for match in islice(_TOKEN.finditer(data), most):
+        text = match[0]
+        if text == b",":
+            if path and isinstance(path[-1], int):
+                path[-1] += 1
+            else:
+                awaits_key = bool(path)
+        elif text in (b"]", b"}"):
+            del path[-1:]
+            awaits_key = False
+        elif text != b":":
+            is_key = awaits_key and text.startswith(b'"')
+            if is_key:
+                path[-1] = _decoded(text)
+            yield Token(tuple(path), match.start(), text, is_key)
+            awaits_key = text == b"{"
+            if text in (b"{", b"["):
+                path.append("" if awaits_key else 0)
+
+
+def path_text(path: Path) -> str:
+    """`calls[0].args["a b"]`: how people are told of a place."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _SIMPLE.fullmatch(step):
+            text += f".{step[:80]}"
+        else:
+            text += f"[{json.dumps(step[:80])}]"
+    return text.removeprefix(".")
+
+
+def _fault(data: bytes, limits: Limits) -> BadJson:
+    """The first thing that is wrong with bytes that were refused."""
+    most = 5 * limits.values + 5  # no more tokens are needed to write so many values
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise BadJson("args", f"byte {error.start} is not UTF-8") from error
+        return BadJson("args", f"byte {error.start} is not UTF-8", _path_at(data, error.start, most), error.start)
+    seen: set[Path] = set()
+    values = 0
+    for token in walk(data, most):
+        values += not token.is_key
+        found = _wrong_key(token, seen, limits) if token.is_key else _wrong_value(token, limits)
+        if values > limits.values:
+            found = "too_large", f"more than {limits.values} values"
+        if found is None and token.text.startswith(b'"') and _is_torn(token.text):
+            found = "args", "a lone surrogate is no text"
+        if found is not None:
+            return BadJson(*found, token.path, token.start)
+    return _bad_grammar(data, text, most)
+
+
+def _wrong_key(token: Token, seen: set[Path], limits: Limits) -> tuple[Code, str] | None:
+    key = str(token.path[-1])
+    if len(key.encode(errors="surrogatepass")) > limits.key:
+        return "args", f"a key of more than {limits.key} bytes"
+    if token.path in seen:
+        return "shape" if len(token.path) == 1 else "args", f"duplicate key `{key[:80]}`"
+    seen.add(token.path)
+    return None
+
+
+def _wrong_value(token: Token, limits: Limits) -> tuple[Code, str] | None:
+    text = token.text
+    if text in (b"{", b"["):
+        return ("args", f"nested deeper than {limits.depth}") if len(token.path) >= limits.depth else None
+    shown = text[:40].decode(errors="replace")
+    if text in _NAMED:
+        return "args", f"`{shown}` is not a JSON number"
+    if _NUMBER.fullmatch(text):
+        if _LONG_RUN.search(text):
+            return "args", f"`{shown}…` has more than {MAX_DIGITS} digits in a row"
+        if float(text) in (float("inf"), float("-inf")) and not text.lstrip(b"-").isdigit():
+            return "args", f"`{shown}` is too large for a number"
+    return None
+
+
+def _is_torn(text: bytes) -> bool:
     try:
-        value = json.loads(
-            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=str
-        )
+        _decoded(text).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _decoded(text: bytes) -> str:
+    """A string token as text; as it is written, where it is no JSON."""
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text.decode(errors="replace").strip('"')
+
+
+def _bad_grammar(data: bytes, text: str, most: int) -> BadJson:
+    try:
+        json.loads(text)
     except json.JSONDecodeError as error:
-        raise BadJson("shape", f"not JSON: {error.msg} at character {error.pos}", error.pos) from error
-    except RecursionError:
-        raise BadJson("args", "nested too deep") from None
-    _no_surrogates(value)
-    raise BadJson("args", "not JSON that can be taken")
+        position = len(text[: error.pos].encode())
+        said = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} (byte {position})"
+        return BadJson("shape", said, _path_at(data, position, most), position)
+    except (ValueError, RecursionError):
+        pass  # what the standard parser cannot take either is said below
+    return BadJson("shape", "not JSON that can be taken")
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise BadJson("args", f"`{text[:40]}` is too large for a number")
-    return value
+def _path_at(data: bytes, position: int, most: int) -> Path:
+    path: Path = ()
+    for token in walk(data, most):
+        if token.start > position:
+            break
+        path = token.path
+    return path

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final
 
 SECOND: Final = 1_000_000  # µs
+
+MAX_USD: Final = 10**12
+
+_USD: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_EXACT: Final = Context(prec=100)  # more digits than an amount can have
 
 _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -39,12 +44,17 @@ def format_duration(us: int) -> str:
 
 def parse_usd(value: float | int | str) -> int:
     """US dollars as micro-dollars, rounded up, exact in decimals. Raises `ValueError` for NaN, infinity, below zero."""
-    if isinstance(value, bool):
-        raise ValueError(f"`{value}` is not an amount of US dollars")
-    try:
-        amount = Decimal(value if isinstance(value, int) else str(value))
-    except InvalidOperation:
-        raise ValueError(f"`{value}` is not an amount of US dollars") from None
-    if not amount.is_finite() or amount < 0 or amount > 10**12:
-        raise ValueError(f"`{value}` is not an amount of US dollars from 0 to 1e12")
-    return int((amount * 1_000_000).to_integral_value(rounding=ROUND_CEILING))
+    text = repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or len(text) > 64 or _USD.fullmatch(text) is None:
+        raise ValueError(f"`{text[:64]}` is not an amount of US dollars")
+    amount = _EXACT.create_decimal(text)
+    if not 0 <= amount <= MAX_USD:
+        raise ValueError(f"`{text}` is not an amount of US dollars from 0 to {MAX_USD}")
+    return int(_EXACT.multiply(amount, Decimal(1_000_000)).to_integral_value(ROUND_CEILING, _EXACT))
+
+
+def format_usd(microusd: int) -> str:
+    """Micro-dollars as the shortest exact decimal of US dollars: `2.5`, `0.000001`, `10`."""
+    whole, rest = divmod(abs(microusd), 1_000_000)
+    text = f"{whole}.{rest:06}".rstrip("0").rstrip(".")
+    return f"-{text}" if microusd < 0 else text

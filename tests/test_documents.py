@@ -1,0 +1,594 @@
+"""Files that people write: what YAML 1.2 says, what is refused and where, how folders merge, and what structs take."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any, Literal, NewType
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta, Struct
+
+from gated.documents import Document, DocumentError, decode, merge_documents, parse_document, reading
+from gated.strict_json import Path
+
+
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"])
+def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of PyYAML's parsers: the one in C is missing on some systems."""
+    monkeypatch.setattr(reading, "_LOADER", getattr(yaml, request.param))
+
+
+def read(text: str | bytes, file: str = "policy.yaml") -> Document:
+    return parse_document(text, file=file)
+
+
+def mistake(text: str | bytes, file: str = "policy.yaml") -> str:
+    with pytest.raises(DocumentError) as caught:
+        read(text, file)
+    return str(caught.value)
+
+
+# --- YAML 1.2 --------------------------------------------------------------------------------------------------------
+
+SCALARS = {
+    "on": "on",
+    "off": "off",
+    "yes": "yes",
+    "No": "No",
+    "y": "y",
+    "2026-11-30": "2026-11-30",
+    "2026-11-30T10:00:00Z": "2026-11-30T10:00:00Z",
+    "12:30:45": "12:30:45",
+    "0": 0,
+    "-0": 0,
+    "17": 17,
+    "+5": 5,
+    "-5": -5,
+    "007": "007",
+    "0123": "0123",
+    "-01": "-01",
+    "0o17": "0o17",
+    "0x1F": "0x1F",
+    "0b11": "0b11",
+    "1_000": "1_000",
+    "1.5": 1.5,
+    "2.50": 2.5,
+    ".5": 0.5,
+    "1.": 1.0,
+    "1e3": 1000.0,
+    "-1.5E-2": -0.015,
+    "01.5": "01.5",
+    "1.5.2": "1.5.2",
+    "1e": "1e",
+    "١٢": "١٢",
+    "null": None,
+    "Null": None,
+    "~": None,
+    "": None,
+    "nUll": "nUll",
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "tRue": "tRue",
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    "NaN": "NaN",
+    "inf": "inf",
+    "<<": "<<",
+    "=": "=",
+    "'1'": "1",
+    '"true"': "true",
+    '""': "",
+    '"\\x41\\u00e9"': "Aé",
+    "a#b": "a#b",
+    "https://x.example:80/?a=b": "https://x.example:80/?a=b",
+    "9" * 1000: int("9" * 1000),
+}
+
+
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize("text", SCALARS)
+def test_scalars_are_those_of_the_core_schema(text: str) -> None:
+    for data in (read(f"key: {text}\n").data["key"], read(f"- {text}\n").data[0]):
+        assert type(data) is type(SCALARS[text])
+        assert data == SCALARS[text]
+
+
+def test_blocks_are_text() -> None:
+    assert read("a: |\n  1\nb: >-\n  true\n  x\n").data == {"a": "1\n", "b": "true x"}
+
+
+@pytest.mark.usefixtures("loader")
+def test_keys_that_other_readers_turn_into_booleans_stay_text() -> None:
+    assert read("on: 1\nyes: 2\nno: 3\n").data == {"on": 1, "yes": 2, "no": 3}
+
+
+def test_nothing_is_an_empty_document() -> None:
+    assert [read(text).data for text in ("", "# only words\n", "---\n", "\ufeff")] == [None] * 4
+
+
+def test_the_version_directive_of_this_yaml_is_taken() -> None:
+    assert read("%YAML 1.2\n---\na: 1\n").data == {"a": 1}
+
+
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: &x 2", "policy.yaml:2: anchor `&x`: anchors are not used here, write the value out"),
+        ("a: 1\nb: *x", "policy.yaml:2: alias `*x`: aliases are not used here, write the value out"),
+        ("a:\n  <<: {b: 1}", "policy.yaml:2: merge key `<<`: merge keys are not used here, write the values out"),
+        ("a: !!str 1", "policy.yaml:1: tag `tag:yaml.org,2002:str`: tags are not used here"),
+        ("a: !secret x", "policy.yaml:1: tag `!secret`: tags are not used here"),
+        ("a: ! x", "policy.yaml:1: tag `!`: tags are not used here"),
+        ("a: !x [1]", "policy.yaml:1: tag `!x`: tags are not used here"),
+        ("!x a: 1", "policy.yaml:1: tag `!x`: tags are not used here"),
+        ("a: 1\n---\nb: 2", "policy.yaml:2: a second document begins with `---`: a file holds one"),
+        ("%YAML 1.1\n---\na: 1", "policy.yaml:1: directives (`%…`) are not used here: files are YAML 1.2"),
+        ("%TAG !e! tag:x\n---\na: 1", "policy.yaml:1: directives (`%…`) are not used here: files are YAML 1.2"),
+        ("a: 1\nb: 2\na: 3", "policy.yaml:3: duplicate key `a`: it stands on line 1 already"),
+        ('a: {b: 1, "b": 2}', "policy.yaml:1: duplicate key `b`: it stands on line 1 already"),
+        ("a:\n  1: x", "policy.yaml:2: the key `1` is not text: write it in quotes"),
+        ("true: x", "policy.yaml:1: the key `true` is not text: write it in quotes"),
+        ("~: x", "policy.yaml:1: the key `~` is not text: write it in quotes"),
+        ("? [a]\n: b", "policy.yaml:1: a key is text, not a list or a mapping"),
+        ("a: .nan", "policy.yaml:1: `.nan` is not a number that can be used here"),
+        ("a:\n- -.Inf", "policy.yaml:2: `-.Inf` is not a number that can be used here"),
+        ("a: 1e999", "policy.yaml:1: `1e999` is too large for a number"),
+        ("a: " + "9" * 1001, "policy.yaml:1: `" + "9" * 40 + "…` has more than 1000 digits"),
+        ("a: 1 # note\u2028forbidden: 2", "policy.yaml:1: the character U+2028 breaks lines"),
+        ("a: 1\nb: x\x85y", "policy.yaml:2: the character U+0085 breaks lines"),
+        ("é: 1\nb: x\x00y", "policy.yaml:2: the character U+0000 is not allowed"),
+        ("a: 1\nb: \ud800", "policy.yaml:2: a lone surrogate is no text"),
+        (b"a: 1\nb: \xff", "policy.yaml:2: the file is not UTF-8"),
+        ("a: 1\n\tb: 2", "policy.yaml:2: "),
+        ("a: [1, 2\nb: 3", "policy.yaml:2: "),
+        ("a: b: c", "policy.yaml:1: mapping values are not allowed"),
+        ("a: 'x", "policy.yaml:"),
+        ("- a\nb: 1", "policy.yaml:2: "),
+    ],
+)
+def test_what_is_refused_says_what_and_where(text: str | bytes, message: str) -> None:
+    assert mistake(text).startswith(message)
+
+
+@pytest.mark.usefixtures("loader")
+def test_a_syntax_error_shows_the_line() -> None:
+    assert mistake("ok: 1\nallowed_tools: [a, b\nmode: x\n").endswith(": `mode: x`")
+    assert mistake("ok: 1\nx: @y\n").endswith(": `x: @y`")
+
+
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "a: " + "{b: " * 100_000,
+        "- " * 5_000 + "x",
+        "\n".join(" " * i + "a:" for i in range(2_000)),
+        "[" * 65 + "]" * 65,
+    ],
+)
+def test_deep_nesting_is_refused_without_recursion(text: str) -> None:
+    assert "nest" in mistake(text)
+
+
+@pytest.mark.usefixtures("loader")
+def test_the_depth_limit_is_inclusive() -> None:
+    assert read("[" * 64 + "]" * 64).data
+
+
+def test_large_files_are_read_in_time() -> None:
+    start = time.perf_counter()
+    text = "agents:\n" + "".join(f"  a{i}:\n    allowed_tools: [x, y]\n" for i in range(5_000))
+    assert len(read(text).data["agents"]) == 5_000
+    assert time.perf_counter() - start < 20
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_read_as_json() -> None:
+    text = '{"a": "\\ud83d\\ude00 \u2028", "n": [1.0, 12345678901234567890, null],\t"on": "0x1F"}'
+    assert read(text, "p.json").data == {"a": "\U0001f600 \u2028", "n": [1.0, 12345678901234567890, None], "on": "0x1F"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,\n "b": {"c": 1,\n "c": 2}}', "p.json:3: duplicate key `c`, at `b.c`"),
+        ('{"a": 1,\n "b": NaN}', "p.json:2: `NaN` is not a JSON number, at `b`"),
+        ('{"a": 1,\n "b": 1e999}', "p.json:2: `1e999` is too large for a number, at `b`"),
+        ('{\n"a": "\\ud800"}', "p.json:2: a lone surrogate is no text, at `a`"),
+        ("\n\na: 1", "p.json:3: not JSON: "),
+        ("{'a': 1}", "p.json:1: not JSON: "),
+        ('{"a": 1,}', "p.json:1: not JSON: "),
+        ('{"a": 1} # note', "p.json:1: not JSON: "),
+        ("", "p.json:1: not JSON: "),
+        ("[" * 100_000, "p.json:1: nested deeper than 64"),
+    ],
+)
+def test_what_is_no_json_is_refused(text: str, message: str) -> None:
+    assert mistake(text, "p.json").startswith(message)
+
+
+NOT_IN_YAML = "\x7f\x85\u2028\u2029\ufeff\ufffe\uffff"
+common_text = st.text(st.characters(exclude_characters=NOT_IN_YAML, exclude_categories=("Cs", "Cc")), max_size=8)
+numbers = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | numbers | common_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(common_text, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(plain)
+def test_yaml_and_json_read_the_same(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    assert repr(read(text).data) == repr(read(text, "p.json").data) == repr(value)
+
+
+@given(st.one_of(st.text(max_size=30), st.text("{}[]:,-?&*!|>%@`'\"#~ \n\ta1.<", max_size=30), st.binary(max_size=30)))
+def test_any_text_gives_a_document_or_an_error_with_a_line(text: str | bytes) -> None:
+    for file in ("p.yaml", "p.json"):
+        try:
+            found: Any = read(text, file)
+        except DocumentError as error:
+            found = error
+        known = isinstance(found, DocumentError) and str(found) == f"{file}:{found.line}: {found.message}"
+        assert isinstance(found, Document) or (known and 1 <= found.line <= len(text) + 1)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+YAML = """\
+version: 1
+agents:
+  ana:
+    allowed_tools:
+      - Read
+      -
+        Write
+  bob: {checks: [dfa,
+    order]}
+note: |
+  many
+  lines
+last:
+  true
+"""
+
+LINES: list[tuple[Path, int]] = [
+    ((), 1),
+    (("version",), 1),
+    (("agents",), 2),
+    (("agents", "ana"), 3),
+    (("agents", "ana", "allowed_tools", 0), 5),
+    (("agents", "ana", "allowed_tools", 1), 7),
+    (("agents", "bob", "checks"), 8),
+    (("agents", "bob", "checks", 1), 9),
+    (("note",), 10),
+    (("last",), 13),
+    (("agents", "ana", "nope", 3, "deeper"), 3),
+    (("agents", "ana", "allowed_tools", 7), 4),
+    (("nope",), 1),
+]
+
+
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize(("path", "line"), LINES)
+def test_every_path_has_the_line_of_itself_or_of_its_nearest_ancestor(path: Path, line: int) -> None:
+    document = read(YAML)
+    assert (document.line(path), document.file_of(path)) == (line, "policy.yaml")
+
+
+def places(value: Any, path: Path = ()) -> list[Path]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for step, item in inner for found in places(item, (*path, step)))]
+
+
+@given(plain)
+def test_lines_are_the_same_in_yaml_and_json(value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    as_yaml, as_json = read(text), read(text, "p.json")
+    for path in places(value):
+        assert as_yaml.line(path) == as_json.line(path)
+
+
+# --- structs ---------------------------------------------------------------------------------------------------------
+
+Name = NewType("Name", str)
+
+
+class When(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    status: Literal["any", "success", "error"] = "success"
+
+
+class Transition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"on_": "on", "from_": "from"}):
+    on_: str
+    from_: str | tuple[str, ...]
+    to: str
+    when: Literal["any", "success"] | When = "any"
+
+
+class Machine(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, Meta(min_length=1)]
+    transitions: Annotated[tuple[Transition, ...], Meta(max_length=3)] = ()
+
+    def __post_init__(self) -> None:
+        if self.name == "cursed":
+            raise ValueError("This name brings bad luck")
+
+
+class Agent(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    max_steps: Annotated[int, Meta(ge=0)] | None = None
+    kappa: float | int = 1.0
+    remove: tuple[tuple[str, str], ...] = ()
+    machines: tuple[str | Machine, ...] | None = None
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    version: Literal[1]
+    mode: Literal["enforce", "observe"] = "enforce"
+    agents: dict[Annotated[Name, Meta(pattern="^[a-z]+$")], Agent] = {}
+    machines: tuple[Machine, ...] = ()
+    labels: dict[str, str] = {}
+    anything: Any = None
+
+
+def complaints(text: str) -> list[str]:
+    with pytest.raises(DocumentError) as caught:
+        decode(read(text), Policy)
+    return [str(error) for error in (caught.value, *caught.value.others)]
+
+
+def test_a_good_document_is_a_struct() -> None:
+    policy = decode(read("version: 1\nagents: {ana: {max_steps: 3, kappa: 1}}\nanything: {x: [1]}"), Policy)
+    assert policy == Policy(version=1, agents={Name("ana"): Agent(max_steps=3, kappa=1)}, anything={"x": [1]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "version: 1\nmachines:\n- name: m\n  transitions:\n  - {on: a, from: b, to: c}\n"
+            "  - on: a\n    from: b\n    to: c\n    whenn: any",
+            "policy.yaml:9: unknown key `whenn` in `machines[0].transitions[1]`; did you mean `when`?",
+        ),
+        ("version: 1\nzzz: 1", "policy.yaml:2: unknown key `zzz`"),
+        ("version: 1\nmods: observe", "policy.yaml:2: unknown key `mods`; did you mean `mode`?"),
+        (
+            'version: 1\nagents:\n  bob: {}\n  ana:\n    max_steps: "many"',
+            'policy.yaml:5: `agents.ana.max_steps` wants a whole number or null, not `"many"`',
+        ),
+        ("version: 1\nagents: {a: {max_steps: -1}}", "policy.yaml:2: `agents.a.max_steps` wants a whole number >= 0, not `-1`"),
+        (
+            "version: 1\nagents: {a: {max_steps: 1.0}}",
+            "policy.yaml:2: `agents.a.max_steps` wants a whole number or null, not `1.0`",
+        ),
+        (
+            "version: 1\nagents: {a: {max_steps: 0x10}}",
+            'policy.yaml:2: `agents.a.max_steps` wants a whole number or null, not `"0x10"`',
+        ),
+        ("version: 1\nagents: {a: {kappa: on}}", 'policy.yaml:2: `agents.a.kappa` wants a number, not `"on"`'),
+        ("version: 1\nagents:\n  a: [1]", "policy.yaml:3: `agents.a` wants a mapping, not `[1]`"),
+        ("version: 1\nagents:\n  a:\n", "policy.yaml:3: `agents.a` wants a mapping, not `null`"),
+        (
+            "version: 1\nagents:\n  b: {}\n  A B: {}",
+            'policy.yaml:4: `agents["A B"]` wants text matching regex \'^[a-z]+$\', not `"A B"`',
+        ),
+        (
+            "version: 1\nagents:\n  a:\n    remove:\n    - [A, B]\n    - [A, 2]",
+            "policy.yaml:6: `agents.a.remove[1][1]` wants text, not `2`",
+        ),
+        ("version: 1\nagents: {a: {remove: [[A]]}}", 'policy.yaml:2: `agents.a.remove[0]` wants a list of length 2, not `["A"]`'),
+        (
+            "version: 1\nmode: observ",
+            'policy.yaml:2: `mode` wants `enforce` or `observe`, not `"observ"`; did you mean `observe`?',
+        ),
+        ("version: 1\nmode: true", "policy.yaml:2: `mode` wants `enforce` or `observe`, not `true`"),
+        ("version: '1'", 'policy.yaml:1: `version` wants `1`, not `"1"`'),
+        ("version: 2", "policy.yaml:1: `version` wants `1`, not `2`"),
+        ("mode: observe", "policy.yaml:1: the key `version` is missing"),
+        ("version: 1\nmachines:\n\n- {}", "policy.yaml:4: the key `name` is missing in `machines[0]`"),
+        ("version: 1\nmachines: [{name: ''}]", 'policy.yaml:2: `machines[0].name` wants text of length >= 1, not `""`'),
+        (
+            "version: 1\nmachines: [{name: cursed}]",
+            'policy.yaml:2: `machines[0]`: this name brings bad luck (found `{"name":"cursed"}`)',
+        ),
+        ("version: 1\nlabels: {a: b, c: 3}", "policy.yaml:2: `labels.c` wants text, not `3`"),
+        ("version: 1\nagents: {a: {machines: [x, 5]}}", "policy.yaml:2: `agents.a.machines[1]` wants text or a mapping, not `5`"),
+        (
+            "version: 1\nagents: {a: {machines: [x, {nam: y}]}}",
+            "policy.yaml:2: unknown key `nam` in `agents.a.machines[1]`; did you mean `name`?",
+        ),
+        (
+            "version: 1\nmachines: [{name: m, transitions: [{on: a, from: b, to: c, when: {status: ok}}]}]",
+            'policy.yaml:2: `machines[0].transitions[0].when.status` wants `any` or `success` or `error`, not `"ok"`',
+        ),
+        (
+            "version: 1\nmachines: [{name: m, transitions: [{on: a, from: b, to: c, when: suces}]}]",
+            'policy.yaml:2: `machines[0].transitions[0].when` wants `any` or `success`, not `"suces"`; did you mean `success`?',
+        ),
+        ("- 1", "policy.yaml:1: the document wants a mapping, not `[1]`"),
+        ("", "policy.yaml:1: the document wants a mapping, not `null`"),
+        ("version: 1\nlabels: 9" + "9" * 200, "policy.yaml:2: `labels` wants a mapping, not `" + "9" * 60 + "…`"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_a_way_out(text: str, message: str) -> None:
+    assert complaints(text)[0] == message
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = """\
+agents:
+  ana: {max_steps: x, speed: 3}
+  bob: {}
+  eve:
+    remove: [[1, 2]]
+machines:
+  - transitions: [{on: a}]
+colour: red
+"""
+    assert complaints(text) == [
+        'policy.yaml:2: `agents.ana.max_steps` wants a whole number or null, not `"x"`',
+        "policy.yaml:2: unknown key `speed` in `agents.ana`",
+        "policy.yaml:5: `agents.eve.remove[0][0]` wants text, not `1`",
+        "policy.yaml:5: `agents.eve.remove[0][1]` wants text, not `2`",
+        "policy.yaml:7: the key `from` is missing in `machines[0].transitions[0]`",
+        "policy.yaml:7: the key `to` is missing in `machines[0].transitions[0]`",
+        "policy.yaml:7: the key `name` is missing in `machines[0]`",
+        "policy.yaml:8: unknown key `colour`",
+        "policy.yaml:1: the key `version` is missing",
+    ]
+
+
+class Cat(Struct, tag="cat", forbid_unknown_fields=True):
+    lives: int = 9
+
+
+class Dog(Struct, tag="dog", forbid_unknown_fields=True):
+    tricks: int = 0
+
+
+class Pets(Struct, forbid_unknown_fields=True):
+    one: Cat | None = None
+    many: dict[str, Cat | Dog] = {}
+
+
+def test_tagged_structs_are_told_apart_by_msgspec() -> None:
+    assert decode(read("one: {type: cat}\nmany: {a: {type: dog}}"), Pets) == Pets(Cat(), {"a": Dog()})
+    with pytest.raises(DocumentError, match=r"^p:1: `one.lives` wants a whole number, not `true`$"):
+        decode(read("one: {type: cat, lives: true}", "p"), Pets)
+    with pytest.raises(DocumentError, match=r"^p:3: `many.b`: "):
+        decode(read("many:\n  a: {type: cat}\n  b: {type: fish}", "p"), Pets)
+
+
+names = st.sampled_from(
+    ["version", "mode", "agents", "machines", "labels", "name", "transitions", "on", "from", "to", "when", "a"]
+)
+scraps = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["a", "enforce", "any", "", "cursed"]) | st.just(1.5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(scraps)
+def test_what_msgspec_refuses_is_refused_and_nothing_else(value: Any) -> None:
+    document = read(json.dumps(value), "p.json")
+    try:
+        wanted = msgspec.convert(value, Policy)
+    except msgspec.ValidationError:
+        with pytest.raises(DocumentError):
+            decode(document, Policy)
+    else:
+        assert decode(document, Policy) == wanted
+
+
+GOOD: dict[str, Any] = {
+    "version": 1,
+    "agents": {"ana": {"max_steps": 3, "remove": [["a", "b"]], "machines": ["m", {"name": "n"}]}, "bob": {"kappa": 1.5}},
+    "machines": [{"name": "m", "transitions": [{"on": "a", "from": ["b", "c"], "to": "d", "when": {"status": "any"}}]}],
+    "labels": {"x": "y", "z": "w"},
+}
+
+
+@given(st.sampled_from(places(GOOD)[1:]), st.sampled_from(["wrong value", "unknown key"]))
+def test_a_mistake_planted_anywhere_is_found_at_its_line(path: Path, kind: str) -> None:
+    twin = json.loads(json.dumps(GOOD))
+    holder = twin
+    for step in path[:-1]:
+        holder = holder[step]
+    if kind == "unknown key" and isinstance(holder, dict) and path[0] != "labels" and path != ("agents", path[-1]):
+        holder["planted"] = 1
+    else:
+        holder[path[-1]] = {"planted": 1}
+    text = json.dumps(twin, indent=1)
+    error = complaints_json(text)
+    line = next(number for number, row in enumerate(text.split("\n"), 1) if "planted" in row)
+    assert line - 1 <= error.line <= line
+
+
+def complaints_json(text: str) -> DocumentError:
+    with pytest.raises(DocumentError) as caught:
+        decode(read(text, "p.json"), Policy)
+    return caught.value
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def merged(*texts: str) -> Document:
+    return merge_documents([read(text, f"{number}.yaml") for number, text in enumerate(texts, 1)], "folder")
+
+
+def test_the_files_of_a_folder_are_one_document() -> None:
+    document = merged(
+        "version: 1\nagents:\n  ana: {max_steps: 1}\nmachines:\n- {name: a}\n",
+        "version: 1\nmode: observe\nagents:\n\n  bob: {max_steps: x}\nmachines:\n- {name: b}\n- {name: c}\n",
+    )
+    assert document.data == {
+        "version": 1,
+        "agents": {"ana": {"max_steps": 1}, "bob": {"max_steps": "x"}},
+        "machines": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+        "mode": "observe",
+    }
+    where = [(document.file_of(path), document.line(path)) for path in PARTS]
+    assert where == [("1.yaml", 3), ("2.yaml", 5), ("1.yaml", 5), ("2.yaml", 8), ("2.yaml", 2), ("folder", 1)]
+    with pytest.raises(DocumentError, match=r"^2.yaml:5: `agents.bob.max_steps` wants a whole number"):
+        decode(document, Policy)
+
+
+PARTS: list[Path] = [
+    ("agents", "ana", "max_steps"),
+    ("agents", "bob", "max_steps"),
+    ("machines", 0),
+    ("machines", 2, "name"),
+    ("mode",),
+    (),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            "agents: {ana: {}}",
+            "agents:\n  ana: {}",
+            "2.yaml:2: `ana` in `agents` stands in 1.yaml:1 already: take one of them out",
+        ),
+        ("tools:\n  T: {}", "tools: {T: {}}", "2.yaml:1: `T` in `tools` stands in 1.yaml:2 already: take one of them out"),
+        ("machines:\n- name: m", "machines: [{name: x}, {name: m}]", "2.yaml:1: `m` in `machines` stands in 1.yaml:2 already"),
+        ("mode: observe", "mode: observe", "2.yaml:1: `mode` stands in 1.yaml:1 already"),
+        ("version: 1", "version: 2", "2.yaml:1: `version` stands in 1.yaml:1 already"),
+        ("limits: {a: 1}", "limits: {a: 1}", "2.yaml:1: `a` in `limits` stands in 1.yaml:1 already"),
+        ("agents: {a: {}}", "agents: []", "2.yaml:1: `agents` stands in 1.yaml:1 already"),
+        ("agents: {a: {}}", "agents:", "2.yaml:1: `agents` stands in 1.yaml:1 already"),
+        ("agents: {a: {}}", "- x", "2.yaml:1: a file of a policy folder is a mapping"),
+        ("agents: {a: {}}", "", "2.yaml:1: a file of a policy folder is a mapping"),
+    ],
+)
+def test_what_is_said_twice_names_both_places(first: str, second: str, message: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        merged(first, second)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_third_file_is_compared_with_all_before() -> None:
+    with pytest.raises(DocumentError, match=r"^3.yaml:1: `b` in `machines` stands in 2.yaml:1 already"):
+        merged("machines: [{name: a}]", "machines: [{name: b}]", "machines: [{name: b}]")
+
+
+def test_merging_leaves_the_parts_as_they_were() -> None:
+    first, second = read("agents: {a: {}}\nl: [1]", "1.yaml"), read("agents: {b: {}}\nl: [2]", "2.yaml")
+    merge_documents([first, second], "folder")
+    assert first.data == {"agents": {"a": {}}, "l": [1]}
+    assert first.line(("agents", "b")) == 1
+    assert list(first.place.inner["agents"].inner) == ["a"]
