@@ -43,7 +43,7 @@ def machines(count: int, touching: int) -> str:
     return PLAIN + "\n".join(lines) + "\n"
 
 
-def play(policy: Policy, calls: int, *, files: int = 50, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
+def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
     """µs of each decision (intent in, record out) of a run that reports every outcome, its records, and the final state."""
     registry = Registry(policy, {policy.digest: policy})
     state, run, records, spent = ThreadState(ThreadId(thread)), RunId("r"), list[Record](), list[float]()
@@ -51,7 +51,8 @@ def play(policy: Policy, calls: int, *, files: int = 50, thread: str = "t") -> t
     state = opened
     for number in range(calls):
         call = CallId(f"c{number}")
-        intent = IntentsReceived(BY, (Wanted(call, "Read", {"file_path": f"src/f{number % files}.py"}),), nesting="explicit")
+        tool, args = ("Read", {"file_path": f"src/f{number % files}.py"}) if files else ("search", {"query": f"late orders {number}"})
+        intent = IntentsReceived(BY, (Wanted(call, tool, args),), nesting="explicit")
         started = time.perf_counter_ns()
         step, sealed = record(registry, state, run, intent, number * 1000, number)
         spent.append((time.perf_counter_ns() - started) / 1000)
@@ -88,6 +89,7 @@ def measure(calls: int = 11_000) -> dict[str, float]:
     found["decide_us_p50_10th"], found["decide_us_p99_10th"] = percentiles(early)
     found["decide_us_p50"], found["decide_us_p99"] = percentiles(spent)
     found["decide_us_p50_10000th"], found["decide_us_p99_10000th"] = percentiles(late)
+    found["decide_us_p50_path_in_scope"] = percentiles(play(policy, 2000, files=50)[0])[0]
     for name, text, files in (
         ("100_machines_none_touching", machines(100, 0), 50),
         ("100_machines_10000_instances", machines(100, 1), 10_000),

@@ -19,9 +19,11 @@ from gated.events import (
     CallId,
     CallRefused,
     Decision,
+    PolicyRebound,
     RunAnswered,
     RunEnded,
     RunId,
+    RunOpened,
     TicketAnswered,
     TicketClosed,
     TicketId,
@@ -49,7 +51,7 @@ class Registry(Struct, frozen=True):
 class Turn:
     """`decisions` are for the record; `replies` change nothing and are answered without one."""
 
-    __slots__ = ("at", "decisions", "registry", "replies", "run_id", "seq", "state")
+    __slots__ = ("_policy", "_profile", "at", "decisions", "registry", "replies", "run_id", "seq", "state")
 
     def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int) -> None:
         self.registry = registry
@@ -59,6 +61,8 @@ class Turn:
         self.seq = state.seq + 1
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
+        self._policy: Policy | None = None  # what the run is bound to, looked up once
+        self._profile: Profile | None = None
 
     @property
     def run(self) -> RunState:
@@ -70,15 +74,21 @@ class Turn:
 
     def policy(self) -> Policy:
         """The policy that the run is bound to, or for a run that is not open the current one."""
-        run = self.opened
-        return self.registry.current if run is None else self.registry.known[run.policy]
+        if self._policy is None:
+            run = self.opened
+            self._policy = self.registry.current if run is None else self.registry.known[run.policy]
+        return self._policy
 
     def profile(self) -> Profile:
-        return self.policy().profile(self.run.agent)
+        if self._profile is None:
+            self._profile = self.policy().profile(self.run.agent)
+        return self._profile
 
     def do(self, decision: Decision) -> None:
         self.decisions.append(decision)
         self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
+        if isinstance(decision, RunOpened | PolicyRebound):
+            self._policy = self._profile = None
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""

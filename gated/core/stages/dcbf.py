@@ -118,6 +118,8 @@ class DcbfRules(Struct, frozen=True):
     power: int
     window: int
     per_call_microusd: int
+    plain: bool  # alpha(h) = h, so the condition is h(next) >= 0
+    thread: bool  # some barrier reads the thread's tally
 
 
 class Tallies(Struct, frozen=True):
@@ -157,6 +159,8 @@ def compile_dcbf(entry: DcbfEntry, outbound: Iterable[str], per_call_microusd: i
         power=entry.power,
         window=entry.safety.window,
         per_call_microusd=per_call_microusd,
+        plain=kappa == scale and entry.power == 1,
+        thread=any(barrier.thread for barrier in barriers.values()),
     )
 
 
@@ -167,10 +171,13 @@ def _safety(entry: SafetyEntry) -> Barrier:
     for a, b in entry.pairs:
         partners.setdefault(a, set()).add(b)
         partners.setdefault(b, set()).add(a)
-    window = entry.window
+    window, watched = entry.window, frozenset(partners)
 
     def value(tally: Tally) -> int:
-        recent = tally.recent[-window:]
+        recent = tally.recent
+        if watched.isdisjoint(recent):
+            return scale - margin
+        recent = recent[-window:]
         for position, tool in enumerate(recent):
             others = partners.get(tool)
             if others and any(other in others for other in recent[position + 1 :]):
@@ -198,7 +205,10 @@ def _count(tools: Iterable[str], budget: int, per_call: int) -> Callable[[Tally]
 
     def value(tally: Tally) -> int:
         counts = tally.counts
-        return budget - per_call * sum([counts.get(name, 0) for name in names])
+        total = 0
+        for name in names:
+            total += counts.get(name, 0)
+        return budget - per_call * total
 
     return value
 
@@ -221,27 +231,20 @@ def _stability(entry: StabilityEntry) -> Barrier:
 
 def check(rules: DcbfRules, view: Tallies, call: Call) -> tuple[Finding, ...]:
     """One denial that lists every breached barrier, or nothing."""
-    now = (view.run, view.thread)
-    after = tuple(tally.admit(call.tool, call.reserved_microusd, rules.window) for tally in now)
-    breaches = [
-        breach
-        for barrier in rules.barriers
-        if (breach := _breach(rules, barrier, now[barrier.thread], after[barrier.thread])) is not None
-    ]
+    run, thread = view.run, view.thread
+    run_after = run.admit(call.tool, call.reserved_microusd, rules.window)
+    thread_after = thread.admit(call.tool, call.reserved_microusd, rules.window) if rules.thread else run_after
+    breaches: list[Breach] = []
+    for barrier in rules.barriers:
+        now, after = (thread, thread_after) if barrier.thread else (run, run_after)
+        h, after_h = _value(barrier, now), _value(barrier, after)
+        if h < 0 or (rules.verification and not (after_h >= 0 if rules.plain else _holds(rules, barrier.scale, h, after_h))):
+            bound = _bound(rules, barrier.scale, h)
+            breaches.append(Breach(barrier.name, barrier.number(h), barrier.number(after_h), bound))
     if not breaches:
         return ()
     named = ", ".join(f"{b.barrier} {b.now:g} -> {b.next:g} (at least {b.bound:g})" for b in breaches)
     return (Finding(STAGE, "deny", "dcbf.barrier", f"barriers would be left: {named}", breaches=tuple(breaches)),)
-
-
-def _breach(rules: DcbfRules, barrier: Barrier, now: Tally, after: Tally) -> Breach | None:
-    h, after_h = _value(barrier, now), _value(barrier, after)
-    if h >= 0:
-        if not rules.verification or (after_h >= 0 and rules.kappa == (1, 1) and rules.power == 1):
-            return None
-        if _holds(rules, barrier.scale, h, after_h):
-            return None
-    return Breach(barrier.name, barrier.number(h), barrier.number(after_h), _bound(rules, barrier.scale, h))
 
 
 def _value(barrier: Barrier, tally: Tally) -> int:
@@ -250,7 +253,7 @@ def _value(barrier: Barrier, tally: Tally) -> int:
         value = barrier.value(tally)
     except Exception:
         return -barrier.scale
-    return value if isinstance(value, int) else -barrier.scale
+    return value if value.__class__ is int else -barrier.scale
 
 
 def _holds(rules: DcbfRules, scale: int, h: int, after: int) -> bool:
