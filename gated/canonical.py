@@ -3,7 +3,7 @@
 RFC 8785 (keys sorted by UTF-16 code units, ECMAScript numbers, no white space), except that integers are written with all
 their digits, which RFC 8785 would round beyond 2^53. So 1 and 1.0 are the same text, as in RFC 8785.
 The fast path is msgspec's sorted encoder, for values that it provably writes so: it sorts by code point, which differs from
-UTF-16 only beyond U+D7FF, and its floats differ where they are whole, very large or very small. All else is written exactly.
+UTF-16 only beyond U+FFFF, and its floats differ where they are whole, very large or very small. All else is written exactly.
 INVARIANT: what is not JSON (NaN, lone surrogates, keys that are not text, other types) raises `ValueError`.
 """
 
@@ -36,7 +36,7 @@ def _plain(value: Any) -> bool:
     kind = type(value)
     if kind is dict:
         for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or max(key) < "\ud800"):
+            if type(key) is not str or not (key.isascii() or max(key) < "\U00010000"):
                 return False
             if type(item) is not str and not _plain(item):
                 return False

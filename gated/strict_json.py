@@ -150,8 +150,11 @@ class Token(NamedTuple):
     is_key: bool
 
 
-def walk(data: bytes, most: int | None = None) -> Iterator[Token]:
-    """Every key and value in order of the text, its grammar taken on trust; at most `most` tokens are looked at."""
+def walk(data: bytes, depth: int, most: int | None = None) -> Iterator[Token]:
+    """Every key and value in order of the text, its grammar taken on trust.
+
+    It ends at the first container that is deeper than `depth` (paths would grow without bound), and after `most` tokens.
+    """
     path: list[str | int] = []
     awaits_key = False
     for match in islice(_TOKEN.finditer(data), most):
@@ -170,7 +173,9 @@ def walk(data: bytes, most: int | None = None) -> Iterator[Token]:
                 path[-1] = _decoded(text)
             yield Token(tuple(path), match.start(), text, is_key)
             awaits_key = text == b"{"
-            if text in (b"{", b"["):
+            if awaits_key or text == b"[":
+                if len(path) >= depth:
+                    return
                 path.append("" if awaits_key else 0)
 
 
@@ -189,14 +194,13 @@ def path_text(path: Path) -> str:
 
 def _fault(data: bytes, limits: Limits) -> BadJson:
     """The first thing that is wrong with bytes that were refused."""
-    most = 5 * limits.values + 5  # no more tokens are needed to write so many values
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        return BadJson("args", f"byte {error.start} is not UTF-8", _path_at(data, error.start, most), error.start)
+        return BadJson("args", f"byte {error.start} is not UTF-8", _path_at(data, error.start, limits), error.start)
     seen: set[Path] = set()
     values = 0
-    for token in walk(data, most):
+    for token in _walk_within(data, limits):
         values += not token.is_key
         found = _wrong_key(token, seen, limits) if token.is_key else _wrong_value(token, limits)
         if values > limits.values:
@@ -205,7 +209,7 @@ def _fault(data: bytes, limits: Limits) -> BadJson:
             found = "args", "a lone surrogate is no text"
         if found is not None:
             return BadJson(*found, token.path, token.start)
-    return _bad_grammar(data, text, most)
+    return _bad_grammar(data, text, limits)
 
 
 def _wrong_key(token: Token, seen: set[Path], limits: Limits) -> tuple[Code, str] | None:
@@ -249,21 +253,25 @@ def _decoded(text: bytes) -> str:
         return text.decode(errors="replace").strip('"')
 
 
-def _bad_grammar(data: bytes, text: str, most: int) -> BadJson:
+def _bad_grammar(data: bytes, text: str, limits: Limits) -> BadJson:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
         position = len(text[: error.pos].encode())
         said = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} (byte {position})"
-        return BadJson("shape", said, _path_at(data, position, most), position)
+        return BadJson("shape", said, _path_at(data, position, limits), position)
     except (ValueError, RecursionError):
         pass  # what the standard parser cannot take either is said below
     return BadJson("shape", "not JSON that can be taken")
 
 
-def _path_at(data: bytes, position: int, most: int) -> Path:
+def _walk_within(data: bytes, limits: Limits) -> Iterator[Token]:
+    return walk(data, limits.depth, 5 * limits.values + 5)  # a value takes five tokens at most
+
+
+def _path_at(data: bytes, position: int, limits: Limits) -> Path:
     path: Path = ()
-    for token in walk(data, most):
+    for token in _walk_within(data, limits):
         if token.start > position:
             break
         path = token.path

@@ -45,7 +45,7 @@ def format_duration(us: int) -> str:
 def parse_usd(value: float | int | str) -> int:
     """US dollars as micro-dollars, rounded up, exact in decimals. Raises `ValueError` for NaN, infinity, below zero."""
     text = repr(value) if isinstance(value, float) else str(value)
-    if isinstance(value, bool) or len(text) > 64 or _USD.fullmatch(text) is None:
+    if len(text) > 64 or _USD.fullmatch(text) is None:
         raise ValueError(f"`{text[:64]}` is not an amount of US dollars")
     amount = _EXACT.create_decimal(text)
     if not 0 <= amount <= MAX_USD:

@@ -100,6 +100,10 @@ def test_scalars_are_those_of_the_core_schema(text: str) -> None:
         assert data == SCALARS[text]
 
 
+def test_a_quoted_merge_key_is_text() -> None:
+    assert read('"<<": 1').data == {"<<": 1}
+
+
 def test_blocks_are_text() -> None:
     assert read("a: |\n  1\nb: >-\n  true\n  x\n").data == {"a": "1\n", "b": "true x"}
 
@@ -195,6 +199,7 @@ def test_large_files_are_read_in_time() -> None:
 
 
 def test_json_is_read_as_json() -> None:
+    assert read(b"\xef\xbb\xbf{}", "p.json").data == {}
     text = '{"a": "\\ud83d\\ude00 \u2028", "n": [1.0, 12345678901234567890, null],\t"on": "0x1F"}'
     assert read(text, "p.json").data == {"a": "\U0001f600 \u2028", "n": [1.0, 12345678901234567890, None], "on": "0x1F"}
 
@@ -466,8 +471,29 @@ def test_tagged_structs_are_told_apart_by_msgspec() -> None:
     assert decode(read("one: {type: cat}\nmany: {a: {type: dog}}"), Pets) == Pets(Cat(), {"a": Dog()})
     with pytest.raises(DocumentError, match=r"^p:1: `one.lives` wants a whole number, not `true`$"):
         decode(read("one: {type: cat, lives: true}", "p"), Pets)
-    with pytest.raises(DocumentError, match=r"^p:3: `many.b`: "):
+    with pytest.raises(DocumentError, match=r"^p:3: `many.b`: invalid value 'fish'"):
         decode(read("many:\n  a: {type: cat}\n  b: {type: fish}", "p"), Pets)
+    with pytest.raises(DocumentError, match=r"^p:3: `many.b.tricks` wants a whole number, not `true`$"):
+        decode(read("many:\n  a: {type: cat}\n  b: {type: dog, tricks: true}", "p"), Pets)
+
+
+Sizes = NewType("Sizes", dict[str, int])
+
+
+class Lenient(Struct):
+    sizes: Sizes | None = None
+    raw: Annotated[dict, Meta(max_length=1)] = {}  # type: ignore[type-arg]
+
+
+def test_a_struct_that_takes_unknown_keys_takes_them() -> None:
+    with pytest.raises(DocumentError, match=r"^p:2: `sizes.a` wants a whole number, not `true`$") as caught:
+        decode(read("other: 1\nsizes: {a: true}", "p"), Lenient)
+    assert caught.value.others == ()
+
+
+def test_a_mapping_of_no_special_type_is_one_mistake() -> None:
+    with pytest.raises(DocumentError, match=r"^p:1: `raw` wants a mapping of length <= 1, not `{"):
+        decode(read("raw: {a: 1, b: 2}", "p"), Lenient)
 
 
 names = st.sampled_from(

@@ -233,6 +233,8 @@ def damaged(draw: st.DrawFn) -> bytes:
 @example(b'{"a":"","\\u0061":"\\""}', DEFAULT)
 @example(b'{"a":1,"a":"\\"\\""}', DEFAULT)
 @example(b'{"a":1,"a":"::"}', DEFAULT)
+@example(b'{"a":"\\":"}', DEFAULT)
+@example(b"[0,0]", Limits(values=2))
 @example(b"[[],[],[]]", Limits(values=3))
 def test_it_takes_exactly_what_the_slow_parser_takes(data: bytes, limits: Limits) -> None:
     assert repr(quickly(data, limits)) == repr(slowly(data, limits))
@@ -271,14 +273,14 @@ def paths_of(value: Any, path: Path = ()) -> list[Path]:
 @given(json_values)
 def test_walk_meets_every_value_in_order(value: Any) -> None:
     data = json.dumps(value).encode()
-    assert [token.path for token in walk(data) if not token.is_key] == paths_of(value)
-    for token in walk(data):
+    assert [token.path for token in walk(data, 64) if not token.is_key] == paths_of(value)
+    for token in walk(data, 64):
         assert data[token.start :].startswith(token.text)
 
 
 @given(st.text(max_size=20))
 def test_walk_ends_on_anything(text: str) -> None:
-    assert len(list(walk(text.encode()))) <= len(text)
+    assert len(list(walk(text.encode(), 64))) <= len(text)
 
 
 # --- codes and places ------------------------------------------------------------------------------------------------
@@ -369,6 +371,8 @@ MIB = 1_048_576
 DEADLY = {
     "100,000 arrays": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "100,000 arrays unclosed": b"[" * 100_000,
+    "bad UTF-8 behind 100,000 arrays": b"[" * 100_000 + b"\xff",
+    "bad grammar behind 100,000 arrays": b"[" * 100_000 + b"]" * 100_000 + b"]",
     "100,000 objects": b'{"a":' * 100_000,
     "a million digits": b'{"a":' + b"1" * 1_000_000 + b"}",
     "a million digits after the point": b'{"a":1.' + b"1" * 1_000_000 + b"}",
@@ -401,6 +405,6 @@ def test_runs_of_digits_just_under_the_cap_cost_no_square() -> None:
 
 
 def test_a_proof_that_fails_without_a_found_fault_still_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict_json, "walk", lambda data, most=None: iter(()))
+    monkeypatch.setattr(strict_json, "walk", lambda data, depth, most=None: iter(()))
     error = refusal(b'{"a":1,"a":2}')
     assert (error.code, str(error)) == ("shape", "not JSON that can be taken")

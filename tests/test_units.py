@@ -97,6 +97,7 @@ def test_two_costs_fit_their_sum() -> None:
         1e300,
         "1e999",
         "9" * 65,
+        "1." + "0" * 150 + "1",
     ],
 )
 def test_what_is_no_amount(value: Any) -> None:

@@ -113,9 +113,16 @@ def _container(value: Any, kind: Any) -> Any:
     forms = []
     for form in _alternatives(kind):
         origin = get_origin(form) or form
-        if isinstance(origin, type) and issubclass(origin, wanted) and (get_args(form) or issubclass(origin, Struct)):
+        if not isinstance(origin, type) or not issubclass(origin, wanted):
+            continue
+        if _is_tagged_so(value, origin) if issubclass(origin, Struct) else get_args(form):
             forms.append(form)
     return forms[0] if len(forms) == 1 else None
+
+
+def _is_tagged_so(value: Any, kind: type[Struct]) -> bool:
+    config = kind.__struct_config__
+    return config.tag is None or bool(value.get(config.tag_field) == config.tag)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

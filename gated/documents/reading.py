@@ -23,8 +23,7 @@ _FILE_LIMITS: Final = strict_json.Limits(payload=1 << 40, depth=MAX_DEPTH, value
 _OLD_BREAK: Final = re.compile("[\x85\u2028\u2029]")
 _BREAK: Final = re.compile(r"\r\n|\r|\n")
 
-_INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -67,7 +66,7 @@ def _read_json(text: str, file: str) -> Document:
 def _json_places(data: bytes, file: str) -> Place:
     root = Place(file, 1)
     line, last = 1, 0
-    for token in strict_json.walk(data):
+    for token in strict_json.walk(data, MAX_DEPTH):
         line += data.count(b"\n", last, token.start)
         last = token.start
         place = root
@@ -207,11 +206,11 @@ class _Builder:
             return _WORDS[text]
         if _NOT_FINITE.fullmatch(text):
             raise self._bad(event, f"`{text}` is not a number that can be used here")
-        if not _FLOAT.fullmatch(text):
+        if not _NUMBER.fullmatch(text):
             return text
         if sum(map(str.isdigit, text)) > strict_json.MAX_DIGITS:
             raise self._bad(event, f"`{text[:40]}…` has more than {strict_json.MAX_DIGITS} digits")
-        if _INT.fullmatch(text):
+        if text.lstrip("+-").isdigit():
             return int(text)
         number = float(text)
         if number in (float("inf"), float("-inf")):
