@@ -1,4 +1,4 @@
-"""`scripts/bench`: a table of what the gate costs, and with `--json` one object. Figures depend on the machine; see docs/speed.md."""
+"""`scripts/bench`: a table of what the gate costs, and with `--json` one object (docs/speed.md says what it measures)."""
 
 from __future__ import annotations
 

@@ -120,9 +120,7 @@ def audit(log: Path) -> None:
 
 async def main() -> None:
     data = Path(tempfile.mkdtemp(prefix="gated-demo-"))
-    command = [*GATED, "up", "--policy", str(HERE / "policy.yaml"), "--data", str(data)]
-    with (data / "daemon.out").open("w") as out:
-        daemon = subprocess.Popen(command, stdout=out, stderr=out)
+    daemon = start_gate(data)
     try:
         await until_up(data, daemon)
         async with connect(agent="analyst", data=data) as gate:
@@ -138,6 +136,12 @@ async def main() -> None:
     audit(data / "log.db")
     shutil.rmtree(data)
     print("\n\033[1mThat is the gate.\033[0m Now write your own policy: docs/tutorial.md")
+
+
+def start_gate(data: Path) -> subprocess.Popen[bytes]:
+    command = [*GATED, "up", "--policy", str(HERE / "policy.yaml"), "--data", str(data)]
+    with (data / "daemon.out").open("w") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out)
 
 
 async def until_up(data: Path, daemon: subprocess.Popen[bytes]) -> None:

@@ -163,9 +163,7 @@ async def connect(
     `options` go to the NATS client (`user`, `password`, `user_credentials`, `tls`, `inbox_prefix`, …).
     Raises `GateUnavailable` where the bus is out of reach.
     """
-    where = url
-    if where is None:
-        where, options = await asyncio.to_thread(_local, Path(data), f"agent:{agent}", options)
+    where, options = await asyncio.to_thread(_whereabouts, url, Path(data), f"agent:{agent}", options)
     options.setdefault("inbox_prefix", f"_INBOX.agent.{agent}")
     holder: list[Gate] = []
 
@@ -196,8 +194,10 @@ async def connect(
         await client.close()
 
 
-def _local(data: Path, login: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """URL and credentials out of the folder of `gated up`."""
+def _whereabouts(url: str | None, data: Path, login: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """URL and options as they were given, or without a URL those of the folder of `gated up`."""
+    if url is not None:
+        return url, options
     try:
         bus = json.loads((data / "bus" / "bus.json").read_text())
     except OSError as error:

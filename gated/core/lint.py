@@ -105,7 +105,7 @@ def _shortest_to_terminal(machine: Machine) -> int | None:
 def _machine(machine: Machine) -> Iterator[Warning_]:
     about = f"machines.{machine.name}"
     reached = _reachable(machine)
-    named = {state for t in machine.transitions for state in t.sources or ()} | machine.states
+    named = {state for t in machine.transitions for state in t.sources or ()}.union(machine.states)
     for state in sorted(named - reached.keys()):
         yield Warning_(about, f"the state `{state}` is never reached")
     if machine.entry.terminal and _shortest_to_terminal(machine) is None:

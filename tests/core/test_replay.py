@@ -1,6 +1,7 @@
 """A log replays byte for byte, a changed decision is found, and snapshot and fold agree."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from gated.core.replay import replay
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import (
+    CallDecided,
     CallId,
     FinishRequested,
     IntentsReceived,
@@ -47,9 +49,15 @@ def story() -> tuple[Policy, list[Record], ThreadState]:
     registry = Registry(policy, {policy.digest: policy})
     state, records = ThreadState(ThreadId("t")), list[Record]()
     says: list[Observation] = []
-    for number, (tool, args) in enumerate(
-        [("Read", {"f": "a"}), ("mail", {}), ("Write", {"f": "a"}), ("mail", {"x": 0.1}), ("mail", {}), ("pay", {"n": 2**70})]
-    ):
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("Read", {"f": "a"}),
+        ("mail", {}),
+        ("Write", {"f": "a"}),
+        ("mail", {"x": 0.1}),
+        ("mail", {}),
+        ("pay", {"n": 2**70}),
+    ]
+    for number, (tool, args) in enumerate(wanted):
         call = CallId(f"c{number}")
         says += [
             IntentsReceived(BY, (Wanted(call, tool, args),)),
@@ -72,7 +80,9 @@ def test_a_log_replays_byte_for_byte() -> None:
 def test_a_decision_that_was_changed_is_found() -> None:
     policy, records, _ = story()
     body = unseal(records[0])
-    forged = replace(body.decisions[-1], decision="deny", admission=None)  # type: ignore[arg-type]
+    decided = body.decisions[-1]
+    assert isinstance(decided, CallDecided)
+    forged = replace(decided, decision="deny", admission=None)
     records[0] = seal(replace(body, decisions=(*body.decisions[:-1], forged)))
     difference = replay(records, {policy.digest: policy}.get)
     assert difference is not None
@@ -83,7 +93,7 @@ def test_a_decision_that_was_changed_is_found() -> None:
 
 def test_a_policy_that_the_log_lacks_is_said() -> None:
     _, records, _ = story()
-    difference = replay(records, lambda digest: None)
+    difference = replay(records, lambda _: None)
     assert difference is not None
     assert difference.what == "policy"
 
