@@ -53,7 +53,7 @@ def up(
 ) -> None:
     """Start a gate on this machine: an embedded nats-server, the log and the daemon, all in one folder."""
     configure_logging(json_lines=json_logs)
-    run_async(lambda: _up(policy, data.absolute(), port))
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port))
 
 
 async def _up(path: Path, data: Path, port: int) -> None:
@@ -62,7 +62,7 @@ async def _up(path: Path, data: Path, port: int) -> None:
     try:
         async with embedded_server(data / "bus", _users(policy), port) as server, anyio.create_task_group() as tasks:
             credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
-            settings = Settings(server.bus.url, path.absolute(), credentials)
+            settings = Settings(server.bus.url, path, credentials)
 
             async def watch_server() -> None:
                 status = await server.wait()

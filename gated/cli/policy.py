@@ -55,7 +55,7 @@ def check(
 
 
 @app.command("test", epilog="Example: gated policy test tests/*.yaml")
-def test(
+def run_scenarios(
     files: Annotated[list[Path], typer.Argument(help="Scenario files.", metavar="FILE…")],
     seed: Annotated[int, typer.Option(help="Draws the interleavings of concurrent steps.")] = 0,
     json_: Json = False,

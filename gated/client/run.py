@@ -189,7 +189,8 @@ class Run:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return await self.call(tool or str(getattr(function, "__name__", "tool")), dict(bound.arguments), function, cost_usd=cost_usd, wait=wait)
+            name = tool or str(getattr(function, "__name__", "tool"))
+            return await self.call(name, dict(bound.arguments), function, cost_usd=cost_usd, wait=wait)
 
         return guarded
 

@@ -39,7 +39,11 @@ agents:
     allowed_tools: ["*"]
     approval_required: [pay]
     machines:
-      - {name: rbw, key: "{f}", initial: n, terminal: [w], transitions: [{on: Read, from: "*", to: r}, {on: Write, from: r, to: w}]}
+      - name: rbw
+        key: "{f}"
+        initial: n
+        terminal: [w]
+        transitions: [{on: Read, from: "*", to: r}, {on: Write, from: r, to: w}]
 tools: {mail: {outbound: true, cost_usd: 0.02}}
 """
 

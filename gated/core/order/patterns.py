@@ -129,8 +129,10 @@ class Pattern:
         if inside is not None and not self._any:
             self._arguments(text, inside)
         self.needs_args = not self._any
-        sharp = tuple(sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True))
-        self.specificity = (rank, int(self.needs_args), len(self._conditions), *sharp)
+        self.specificity = (rank, int(self.needs_args), len(self._conditions), *self._sharpness())
+
+    def _sharpness(self) -> list[int]:
+        return sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True)
 
     def _arguments(self, text: str, inside: str) -> None:
         if not inside.strip():

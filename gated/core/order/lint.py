@@ -1,0 +1,100 @@
+"""What `gated policy check` says of machines that load and yet cannot do what they were written for.
+
+Advice, never an error: a machine that only ever warns is written with a state that nothing reaches, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gated.core.order.machines import Machine, Transition
+
+
+def lint(machines: Sequence[Machine]) -> list[tuple[str, str]]:
+    """(machine, message), in the order of the machines."""
+    return [(machine.name, message) for machine in machines for message in _messages(machine)]
+
+
+def distances(machine: Machine, start: str | None = None) -> dict[str, int]:
+    """How many calls it takes from `start` (or the initial state) to each state that can be reached, nearest first."""
+    found = {machine.initial if start is None else start: 0}
+    for state in (queue := list(found)):
+        for target in _targets(machine, state):
+            if target not in found:
+                found[target] = found[state] + 1
+                queue.append(target)
+    return found
+
+
+def calls_to_terminal(machine: Machine) -> int | None:
+    """The least number of calls that ends the machine's work; None where it has no end that can be reached."""
+    return min((calls for state, calls in distances(machine).items() if state in machine.terminal), default=None)
+
+
+def _targets(machine: Machine, state: str) -> Iterator[str]:
+    for transition in machine.transitions:
+        if transition.lists(state) or transition.action == "ask":  # approved, it fires from any state
+            yield transition.to
+            if machine.entry.on_unmatched is not None:
+                yield machine.entry.on_unmatched
+
+
+def _messages(machine: Machine) -> Iterator[str]:
+    reached = distances(machine)
+    if not machine.transitions:
+        yield "it has no transitions: " + ("every call is denied" if machine.entry.strict else "it does nothing")
+    for state in machine.states:
+        if state not in reached:
+            yield f"no way leads from `{machine.initial}` to the state `{state}`"
+    for index in range(len(machine.transitions)):
+        yield from _dead(machine, index, reached)
+    yield from _endless(machine, reached)
+    for index, transition in enumerate(machine.transitions):
+        if transition.emit is not None and transition.emit.target == "system" and transition.emit_text is not None:
+            for field in transition.emit_text.fields:
+                yield (
+                    f"the reminder of {_name(machine, index)} puts `{{{field}}}`, which the agent chose, into its system prompt: "
+                    "leave it out, or use another target"
+                )
+
+
+def _name(machine: Machine, index: int) -> str:
+    return f"transition {index + 1} (`{machine.transitions[index].on.text}`)"
+
+
+def _dead(machine: Machine, index: int, reached: dict[str, int]) -> Iterator[str]:
+    """Whether a transition can fire: some state it lists must be reached, and no earlier one take all its calls there."""
+    transition = machine.transitions[index]
+    listed = [state for state in reached if transition.lists(state)]
+    if not listed and transition.action == "ask":
+        return
+    if not listed:
+        yield f"{_name(machine, index)} can never fire: nothing reaches a state that it lists"
+        return
+    rivals = [i for i in range(index) if _takes_all(machine.transitions[i], transition)]
+    if all(any(machine.transitions[i].lists(state) for i in rivals) for state in listed):
+        yield f"{_name(machine, index)} can never fire: {_name(machine, rivals[0])} comes first for the same calls"
+
+
+def _takes_all(earlier: Transition, later: Transition) -> bool:
+    """Whether every call and outcome that fits `later` fits `earlier`, as far as that can be seen."""
+    same_calls = earlier.on.text == later.on.text or (
+        not earlier.on.needs_args and later.on.exact_tool is not None and earlier.on.matches_name(later.on.exact_tool)
+    )
+    return (
+        same_calls
+        and earlier.status in ("any", later.status)
+        and (earlier.content is None or (later.content is not None and earlier.content.text == later.content.text))
+        and (earlier.facts is None or (later.facts is not None and earlier.facts.text == later.facts.text))
+    )
+
+
+def _endless(machine: Machine, reached: dict[str, int]) -> Iterator[str]:
+    if not machine.terminal:
+        return
+    if calls_to_terminal(machine) is None:
+        yield "none of its terminal states can be reached: every run that touches it is steered at its end"
+        return
+    for state in reached:
+        if not machine.terminal & distances(machine, state).keys():
+            yield f"no way leads from the state `{state}` to a terminal one: a run that gets there is steered at its end"

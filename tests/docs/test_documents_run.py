@@ -1,0 +1,63 @@
+"""The documents are true: the tutorial's blocks run in order in an empty folder, and the README's policy loads."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gated.core.policy import load_text
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(path: Path) -> list[tuple[str, str, str]]:
+    return [(m[1], m[2] or "", m[3]) for m in BLOCK.finditer(path.read_text())]
+
+
+def test_the_readme_policy_loads_and_decides() -> None:
+    (text,) = [body for kind, _, body in blocks(ROOT / "README.md") if kind == "yaml"]
+    policy = load_text(text, "policy.yaml")
+    assert sorted(policy.agents) == ["analyst"]
+
+
+@pytest.mark.timeout(120)
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for kind, option, body in blocks(ROOT / "docs" / "tutorial.md"):
+            if option.startswith("file="):
+                (tmp_path / option.removeprefix("file=")).write_text(body)
+            elif kind == "sh" and option == "background":
+                running.append(subprocess.Popen(body.split(), cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL))
+                _wait_for(tmp_path / ".gated" / "bus" / "bus.json", environment, tmp_path)
+            elif kind == "sh":
+                done = subprocess.run(
+                    ["bash", "-e", "-c", body], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
+                if "agent.py" in body:
+                    assert done.stdout == "Read a.py before writing.\nwrote a.py\n"
+    finally:
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert running
+
+
+def _wait_for(file: Path, environment: dict[str, str], folder: Path) -> None:
+    for _ in range(200):
+        if (
+            file.exists()
+            and subprocess.run(["gated", "doctor"], cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
+        ):
+            return
+        time.sleep(0.1)
+    pytest.fail("the gate of the tutorial did not come up")
