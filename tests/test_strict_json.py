@@ -279,6 +279,8 @@ def test_walk_meets_every_value_in_order(value: Any) -> None:
 
 
 @given(st.text(max_size=20))
+@example(',"a"')
+@example('}],"a"')
 def test_walk_ends_on_anything(text: str) -> None:
     assert len(list(walk(text.encode(), 64))) <= len(text)
 
