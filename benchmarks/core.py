@@ -51,8 +51,10 @@ def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tu
     state = opened
     for number in range(calls):
         call = CallId(f"c{number}")
-        tool, args = ("Read", {"file_path": f"src/f{number % files}.py"}) if files else ("search", {"query": f"late orders {number}"})
-        intent = IntentsReceived(BY, (Wanted(call, tool, args),), nesting="explicit")
+        wanted = Wanted(call, "search", {"query": f"late orders {number}"})
+        if files:
+            wanted = Wanted(call, "Read", {"file_path": f"src/f{number % files}.py"})
+        intent = IntentsReceived(BY, (wanted,), nesting="explicit")
         started = time.perf_counter_ns()
         step, sealed = record(registry, state, run, intent, number * 1000, number)
         spent.append((time.perf_counter_ns() - started) / 1000)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import typer
 
+from gated.asyncapi import document
 from gated.cli import daemon, logs, policy, runs, tickets
 
 app = typer.Typer(
@@ -21,6 +25,12 @@ app.add_typer(logs.log_app, name="log")
 app.add_typer(runs.app, name="runs")
 app.add_typer(policy.app, name="policy")
 app.add_typer(tickets.app, name="tickets")
+
+
+@app.command(epilog="Example: gated asyncapi > docs/asyncapi.json")
+def asyncapi() -> None:
+    """The bus contract as an AsyncAPI document."""
+    sys.stdout.write(json.dumps(document(), indent=1) + "\n")
 
 
 def main() -> None:

@@ -157,9 +157,8 @@ def doctor(data: Data = Path(".gated"), json_: Json = False) -> None:
         say_json(health)
     else:
         say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
-        say(
-            f"{health['records']} records, {health['verdicts']} verdicts, {health['waiting']} inputs waiting, {health['threads']} threads in memory"
-        )
+        say(f"{health['records']} records, {health['verdicts']} verdicts since the start")
+        say(f"{health['waiting']} inputs waiting, {health['threads']} threads in memory")
         for key in ("why", "reload_failed"):
             if health[key]:
                 say(f"[red]{health[key]}[/]")

@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import cel
-
 MAX_LENGTH: Final = 4096
 MAX_NESTING: Final = 32
 MAX_MACROS: Final = 3  # macros inside one another cost the product of their lists
@@ -48,6 +46,8 @@ class Expression:
         self.text = text
         bare = _STRING.sub('""', text)
         _check_size(text, bare)
+        import cel  # here, since it brings a terminal toolkit along that costs every command a tenth of a second
+
         try:
             self._program = cel.compile(text)
         except ValueError as error:
