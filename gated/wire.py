@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from gated import ingress, strict_json
+from gated import canonical, ingress, strict_json
 from gated.events import (
     AbortRequested,
     AgentId,
@@ -224,15 +224,19 @@ def _parse(data: bytes, content_type: str | None) -> Inbound:
 
 def _decode(data: bytes, content_type: str | None) -> Any:
     """JSON as it is; MessagePack by way of JSON, so that one parser says what is allowed."""
-    if content_type != MSGPACK:
-        return strict_json.parse(data)
+    return strict_json.parse(_json_of(data) if content_type == MSGPACK else data)
+
+
+def _json_of(data: bytes) -> bytes:
+    """MessagePack in its shortest form as JSON. Any other form could hide a duplicate key; bytes and NaN are no JSON."""
     if len(data) > MAX_PAYLOAD:
-        raise Unreadable("ingress.too_large", f"{len(data)} bytes, at most {MAX_PAYLOAD}")
+        raise Unreadable("ingress.too_large", f"{len(data)} bytes, at most {MAX_PAYLOAD} are taken")
     try:
-        return strict_json.parse(msgspec.json.encode(msgspec.msgpack.decode(data, strict=True)))
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
-        if isinstance(error, strict_json.BadJson):
-            raise
+        value = msgspec.msgpack.decode(data)
+        if msgspec.msgpack.encode(value) != data:
+            raise ValueError("not in the shortest form, or with a duplicate key")
+        return canonical.encode(value)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
         raise Unreadable("ingress.shape", f"not MessagePack of JSON values: {error}") from error
 
 

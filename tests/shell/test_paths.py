@@ -71,9 +71,7 @@ def test_what_cannot_be_followed_is_left_out(root: Path) -> None:
     assert resolutions(paths) == {f"{root}/workspace/src": f"{root}/workspace/src"}
 
 
-@given(
-    st.lists(st.sampled_from(["workspace", "src", "outbox", "up", "here", "chain", "..", ".", "outside", "new"]), max_size=8)
-)
+@given(st.lists(st.sampled_from(["workspace", "src", "outbox", "up", "here", "chain", "..", ".", "outside", "new"]), max_size=8))
 def test_agrees_with_the_system(names: list[str]) -> None:
     # The system's answer is only trusted without loops and unreadable folders, which these names cannot make.
     path = "/".join([os.path.realpath(TREE), *names])

@@ -18,7 +18,7 @@ from gated.core.history import Tally
 from gated.core.order.patterns import Pattern, compile_pattern
 from gated.core.scope import Scope
 from gated.events import Finding
-from gated.units import parse_usd
+from gated.units import format_usd, parse_usd
 
 STAGE: Final = "privilege"
 
@@ -128,7 +128,7 @@ def check_budget(budget: Budget, view: Spent, call: Call) -> Iterator[Finding]:
     tally = view.tally
     if budget.max_total is not None and tally.cost_microusd + call.reserved_microusd > budget.max_total:
         would = tally.cost_microusd + call.reserved_microusd
-        yield _over(budget, "total_cost", f"total cost would be ${would / MICRO:g} of ${budget.max_total / MICRO:g}")
+        yield _over(budget, "total_cost", f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}")
     if budget.max_calls is not None and tally.calls >= budget.max_calls:
         yield _over(budget, "calls", f"Call budget exhausted: {tally.calls}/{budget.max_calls}")
     if budget.max_tokens is not None and tally.tokens > budget.max_tokens:
@@ -143,7 +143,7 @@ def _call_cost(budget: Budget, call: Call) -> Iterator[Finding]:
         return
     cost = max(call.estimate_microusd or 0, call.floor_microusd or 0)
     if cost > budget.max_call:
-        text = f"the call would cost ${cost / MICRO:g}, the limit is ${budget.max_call / MICRO:g}"
+        text = f"the call would cost ${format_usd(cost)}, the limit is ${format_usd(budget.max_call)}"
         yield _over(budget, "call_cost", text)
 
 

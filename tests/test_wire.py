@@ -1,0 +1,110 @@
+"""The wire: subjects, strict messages, MessagePack that hides nothing, roles that may not say everything."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from gated import wire
+from gated.events import IntentsReceived, MessageRefused, OutcomeReported, RunId, Sender, ThreadId
+from gated.wire import MSGPACK, Origin, parse_in_subject, read
+
+AGENT = Origin(ThreadId("t"), RunId("r"), Sender("agent", "a"))
+INTENT = {"type": "intents", "calls": [{"id": "c1", "tool": "Read", "args": {"n": 1}}]}
+
+
+def packed(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "gated.in.t.r.agent",
+        "gated.in.t.r.agent.a.b",
+        "gated.in.t.r.daemon.a",
+        "gated.in.t r.r.agent.a",
+        "gated.in.t.*.agent.a",
+        "gated.in.t.>.agent.a",
+        "gated.out.t.r.agent.a",
+        f"gated.in.{'x' * 129}.r.agent.a",
+        "gated.in..r.agent.a",
+    ],
+)
+def test_subjects_outside_the_contract_mean_nothing(subject: str) -> None:
+    assert parse_in_subject(subject) is None
+
+
+def test_a_subject_and_its_origin_are_one_thing() -> None:
+    assert parse_in_subject(wire.in_subject(AGENT)) == AGENT
+
+
+def test_messagepack_reads_as_json_does() -> None:
+    assert read(AGENT, packed(INTENT), MSGPACK) == read(AGENT, msgspec.json.encode(INTENT))
+    assert isinstance(read(AGENT, packed(INTENT), MSGPACK), IntentsReceived)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x82\xa1a\x01\xa1a\x02",  # a duplicate key
+        packed({**INTENT, "mode": math.nan}),
+        packed({**INTENT, "mode": b"each"}),
+        b"\xcd\x00\x01",  # 1 in a longer form
+        b"\xc1",
+        b"",
+        b"\x91" * 5000,
+    ],
+)
+def test_messagepack_that_could_hide_something_is_refused(data: bytes) -> None:
+    said = read(AGENT, data, MSGPACK)
+    assert isinstance(said, MessageRefused)
+    assert said.code in ("ingress.shape", "ingress.args")
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b'{"type":"intents","calls":[],"x":1}', "ingress.shape"),
+        (b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{"x":NaN}}]}', "ingress.args"),
+        (b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{"x":1,"x":2}}]}', "ingress.args"),
+        (b'{"type":"outcome","call":"a","status":"fine"}', "ingress.shape"),
+        (b'{"type":"outcome","call":"a b","status":"success"}', "ingress.shape"),
+        (b'{"type":"run.start","agent":"someone"}', "ingress.shape"),
+        (b'{"type":"resolution","ticket":"t","decision":"approve","decision_id":"d","args_sha256":""}', "ingress.shape"),
+        (b"[]", "ingress.shape"),
+        (b"{", "ingress.shape"),
+        (b"x" * 1_100_000, "ingress.too_large"),
+    ],
+)
+def test_what_an_agent_may_not_say_is_refused_with_a_code(data: bytes, code: str) -> None:
+    said = read(AGENT, data)
+    assert isinstance(said, MessageRefused)
+    assert said.code == code
+    assert said.reason
+    assert said.bytes == len(data)
+
+
+def test_one_malformed_call_does_not_hide_the_others() -> None:
+    calls = [
+        {"id": "a", "tool": "T", "args": {}},
+        {"id": "b", "tool": "bad name", "args": {}},
+        {"id": "c", "tool": "T", "args": []},
+    ]
+    said = read(AGENT, msgspec.json.encode({"type": "intents", "calls": calls}))
+    assert isinstance(said, IntentsReceived)
+    assert [call.refused for call in said.calls] == [None, "ingress.tool_name", "ingress.args"]
+
+
+@pytest.mark.parametrize("cost", ["-1", "1e400", '"2"', "true"])
+def test_costs_are_amounts_of_money(cost: str) -> None:
+    said = read(AGENT, b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{},"cost_usd":%s}]}' % cost.encode())
+    refused = said.calls[0].refused if isinstance(said, IntentsReceived) else getattr(said, "code", None)
+    assert refused in ("ingress.cost", "ingress.args")
+
+
+def test_a_runner_reports_outcomes_and_nothing_else() -> None:
+    runner = AGENT._replace(sender=Sender("runner", "box"))
+    assert isinstance(read(runner, b'{"type":"outcome","call":"a","status":"success"}'), OutcomeReported)
+    assert isinstance(read(runner, msgspec.json.encode(INTENT)), MessageRefused)
