@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -20,9 +21,13 @@ from deploy.real_server import Address, BusUser, bus_user, logged_in, running
 from nats.errors import Error as NatsError
 
 from gated import wire
+from gated.client.gate import connect
 from gated.events import MessageRefused
 from gated.shell import bus
-from gated.shell.nats_config import User, UserRole, login, users_block, users_file
+from gated.shell.daemon import Settings, daemon
+from gated.shell.log.sqlite import open_for_writing
+from gated.shell.nats_config import User, UserRole, inbox_prefix, login, users_block, users_file
+from gated.shell.policies import read_policy
 
 NATS = Path(__file__).parents[2] / "deploy" / "nats"
 USERS: list[tuple[UserRole, str]] = [
@@ -36,6 +41,7 @@ USERS: list[tuple[UserRole, str]] = [
     ("operator", "olga"),
     ("auditor", "audit"),
 ]
+POLICY = "version: 1\nagents: {support: {allowed_tools: [look], data_scope: any}}\n"
 BCRYPT = ("correct horse", "$2a$04$Rs6gq9hQxmY.VEGfusPNjunKom.frq93CnrjzL4vRFzTvrzf/cvhq")
 
 
@@ -87,7 +93,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
 
 
 @pytest.fixture
-async def daemon(deployed: Address) -> AsyncIterator[BusUser]:
+async def daemon_user(deployed: Address) -> AsyncIterator[BusUser]:
     async with bus_user(deployed, "daemon", password=secret("daemon", "")) as user:
         await bus.ensure_stream(user.client)
         yield user
@@ -201,7 +207,7 @@ async def test_everything_but_its_own_is_denied_to_a_subscriber(deployed: Addres
 # --- what is allowed works -----------------------------------------------------------------------------------------------
 
 
-async def test_an_input_is_stored_acknowledged_and_answered_to_its_agent_only(deployed: Address, daemon: BusUser) -> None:
+async def test_an_input_is_stored_acknowledged_and_answered_to_its_agent_only(deployed: Address, daemon_user: BusUser) -> None:
     async with bus_user(deployed, "agent", "support") as agent, bus_user(deployed, "agent", "billing") as other:
         answers = await agent.client.subscribe("gated.out.*.*.agent.support")
         others = await other.client.subscribe("gated.out.*.*.agent.billing")
@@ -209,27 +215,27 @@ async def test_an_input_is_stored_acknowledged_and_answered_to_its_agent_only(de
         await other.client.flush()
         stored = await agent.client.jetstream().publish("gated.in.t1.r1.agent.support", b"{}")
         assert stored.stream == wire.STREAM
-        inbox = await daemon.client.subscribe(daemon.client.new_inbox())
-        await daemon.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{wire.STREAM}.{bus.CONSUMER}", b"1", reply=inbox.subject)
+        inbox = await daemon_user.client.subscribe(daemon_user.client.new_inbox())
+        await daemon_user.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{wire.STREAM}.{bus.CONSUMER}", b"1", reply=inbox.subject)
         pulled = await inbox.next_msg(5)
         assert pulled.subject.startswith("gated.in.")
-        await daemon.client.publish(pulled.reply, b"+ACK")
-        await daemon.client.publish("gated.out.t1.r1.agent.support", b"verdict")
+        await daemon_user.client.publish(pulled.reply, b"+ACK")
+        await daemon_user.client.publish("gated.out.t1.r1.agent.support", b"verdict")
         assert (await answers.next_msg(5)).data == b"verdict"
-        await daemon.client.publish("gated.out.t1.r1.agent.billing", b"other")
+        await daemon_user.client.publish("gated.out.t1.r1.agent.billing", b"other")
         assert (await others.next_msg(5)).data == b"other"
         assert answers.pending_msgs == 0
 
 
-async def test_tickets_events_and_the_api_reach_who_they_are_for(deployed: Address, daemon: BusUser) -> None:
+async def test_tickets_events_and_the_api_reach_who_they_are_for(deployed: Address, daemon_user: BusUser) -> None:
     async with bus_user(deployed, "approver", "ana") as approver, bus_user(deployed, "auditor", "audit") as auditor:
         tickets = await approver.client.subscribe("gated.tickets.>")
         events = await auditor.client.subscribe("gated.events.>")
-        asked = await daemon.client.subscribe("gated.api.>")
-        for user in (approver, auditor, daemon):
+        asked = await daemon_user.client.subscribe("gated.api.>")
+        for user in (approver, auditor, daemon_user):
             await user.client.flush()
-        await daemon.client.publish("gated.tickets.t.r", b"ticket")
-        await daemon.client.publish("gated.events.t.r", b"record")
+        await daemon_user.client.publish("gated.tickets.t.r", b"ticket")
+        await daemon_user.client.publish("gated.events.t.r", b"record")
         assert (await tickets.next_msg(5)).data == b"ticket"
         assert (await events.next_msg(5)).data == b"record"
         async with anyio.create_task_group() as tasks:
@@ -243,15 +249,35 @@ async def _request(user: BusUser, subject: str) -> None:
     assert (await user.client.request(subject, b"", timeout=5)).data == subject.encode()
 
 
+async def test_the_daemon_and_the_sdk_need_no_more(deployed: Address, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    policy = read_policy(path)
+    own = {"user": "daemon", "password": "secret of daemon", "inbox_prefix": inbox_prefix("daemon", ""), "tls": deployed.tls}
+    event_log = await open_for_writing(tmp_path / "log.db")
+    try:
+        async with daemon(Settings(deployed.url, path, own), event_log, policy):
+            agent: dict[str, Any] = {"user": "agent:support", "password": "secret of agent:support", "tls": deployed.tls}
+            async with connect(deployed.url, agent="support", **agent) as gate, gate.run() as run:
+                assert (await run.check("look", {})).decision == "allow"
+                assert (await run.check("write", {})).decision == "deny"
+            async with bus_user(deployed, "auditor", "audit") as auditor:
+                health = json.loads((await auditor.client.request("gated.api.health", b"", timeout=5)).data)
+                assert health["ok"], health
+                assert health["verdicts"] == 2
+    finally:
+        await event_log.close()
+
+
 async def test_an_acknowledgement_that_is_sent_elsewhere_is_no_message_of_the_contract(
-    deployed: Address, daemon: BusUser
+    deployed: Address, daemon_user: BusUser
 ) -> None:
     """The server acknowledges to whatever reply an input names, and no permission stops that. Its words are its own, though:
     in another's name they are a refused message, and as a verdict they are none."""
     subject = "gated.in.t9.r9.approver.ana"
     async with bus_user(deployed, "agent", "support") as agent:
         await agent.client.publish("gated.in.t9.r9.agent.support", b"{}", reply=subject)
-        forged = await _last(daemon, subject)
+        forged = await _last(daemon_user, subject)
     assert set(json.loads(forged)) == {"stream", "seq"}
     origin = wire.parse_in_subject(subject)
     assert origin is not None
@@ -260,11 +286,11 @@ async def test_an_acknowledgement_that_is_sent_elsewhere_is_no_message_of_the_co
         wire.decode_out(forged)
 
 
-async def _last(daemon: BusUser, subject: str) -> bytes:
+async def _last(daemon_user: BusUser, subject: str) -> bytes:
     with anyio.fail_after(5):
         while True:
             try:
-                found = (await daemon.client.jetstream().get_last_msg(wire.STREAM, subject)).data
+                found = (await daemon_user.client.jetstream().get_last_msg(wire.STREAM, subject)).data
                 assert found is not None
                 return found
             except NatsError:
@@ -311,22 +337,22 @@ def _plain(address: Address) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=5)
 
 
-async def test_a_borrowed_inbox_gets_no_reply(deployed: Address, daemon: BusUser) -> None:
+async def test_a_borrowed_inbox_gets_no_reply(deployed: Address, daemon_user: BusUser) -> None:
     async with bus_user(deployed, "agent", "support", inbox="_INBOX.agent.billing") as agent:
         with pytest.raises((NatsError, TimeoutError)):
             await agent.client.jetstream().publish("gated.in.t.r.agent.support", b"{}", timeout=0.3)
 
 
-async def test_the_system_user_neither_hears_nor_reaches_the_gate(deployed: Address, daemon: BusUser) -> None:
+async def test_the_system_user_neither_hears_nor_reaches_the_gate(deployed: Address, daemon_user: BusUser) -> None:
     async with logged_in(deployed, "sys", "secret of sys", "_INBOX") as system:
         heard = await system.client.subscribe("gated.>")
         await system.client.flush()
-        await daemon.client.publish("gated.events.t.r", b"record")
-        await daemon.client.flush()
-        before = (await daemon.client.jetstream().stream_info(wire.STREAM)).state.last_seq
+        await daemon_user.client.publish("gated.events.t.r", b"record")
+        await daemon_user.client.flush()
+        before = (await daemon_user.client.jetstream().stream_info(wire.STREAM)).state.last_seq
         await system.client.publish("gated.in.t.r.agent.support", b"{}")
         assert (await heard.next_msg(5)).subject == "gated.in.t.r.agent.support"  # its own, and not the record before it
-        assert (await daemon.client.jetstream().stream_info(wire.STREAM)).state.last_seq == before
+        assert (await daemon_user.client.jetstream().stream_info(wire.STREAM)).state.last_seq == before
 
 
 # --- the configuration ---------------------------------------------------------------------------------------------------
