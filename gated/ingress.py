@@ -14,6 +14,8 @@ from gated.events import CallId, Wanted
 from gated.units import parse_usd
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+END: Final = r"$(?!\n)"  # the end, for patterns that are searched: a bare `$` also matches before a last line break
+ID_PATTERN: Final = f"^{ID.pattern}{END}"
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 _FIELDS: Final = frozenset({"id", "tool", "args", "parent", "cost_usd"})

@@ -56,7 +56,7 @@ MAX_PAYLOAD: Final = 1_048_576
 RE: Final = "Gated-Re"  # the `Nats-Msg-Id` of the message that is answered
 MSGPACK: Final = "application/msgpack"
 
-MessageId = Annotated[str, Meta(pattern=ingress.ID.pattern)]
+MessageId = Annotated[str, Meta(pattern=ingress.ID_PATTERN)]
 
 
 # --- subjects --------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class RunKill(Struct, frozen=True, forbid_unknown_fields=True, tag="run.kill", k
 class PolicyBind(Struct, frozen=True, forbid_unknown_fields=True, tag="policy.bind", kw_only=True):
     """An operator binds the run to a policy that the daemon has, by digest."""
 
-    policy: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    policy: Annotated[str, Meta(pattern="^[0-9a-f]{64}" + ingress.END)]
 
 
 class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"scope": "for"}, kw_only=True):
@@ -167,7 +167,7 @@ class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"
 class Resolution(Struct, frozen=True, forbid_unknown_fields=True, tag="resolution", kw_only=True):
     """A person's answer to a ticket. `args_sha256` says what the person saw."""
 
-    ticket: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,160}$")]
+    ticket: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,160}" + ingress.END)]
     decision: Literal["approve", "reject"]
     decision_id: MessageId
     args_sha256: str

@@ -71,6 +71,7 @@ def test_messagepack_that_could_hide_something_is_refused(data: bytes) -> None:
         (b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{"x":1,"x":2}}]}', "ingress.args"),
         (b'{"type":"outcome","call":"a","status":"fine"}', "ingress.shape"),
         (b'{"type":"outcome","call":"a b","status":"success"}', "ingress.shape"),
+        (b'{"type":"outcome","call":"a\\n","status":"success"}', "ingress.shape"),
         (b'{"type":"run.start","agent":"someone"}', "ingress.shape"),
         (b'{"type":"resolution","ticket":"t","decision":"approve","decision_id":"d","args_sha256":""}', "ingress.shape"),
         (b"[]", "ingress.shape"),

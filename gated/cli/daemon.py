@@ -17,6 +17,7 @@ from nats.errors import Error as NatsError
 from gated import wire
 from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
 from gated.core.policy import Policy
+from gated.core.tickets import people_of
 from gated.shell.daemon import Settings, run_until_told
 from gated.shell.embedded import embedded_server
 from gated.shell.log.sqlite import open_for_writing
@@ -81,8 +82,7 @@ def _users(policy: Policy) -> list[tuple[UserRole, str]]:
     users: list[tuple[UserRole, str]] = [("agent", name) for name in policy.agents]
     runners = {p.outcomes_from.removeprefix("runner:") for p in policy.agents.values() if p.outcomes_from != "agent"}
     users += [("runner", name) for name in sorted(runners)]
-    people = {name for group in policy.approvals.groups.values() for name in group}
-    users += [("approver", name) for name in sorted(people | {"local"})]
+    users += [("approver", name) for name in sorted(people_of(policy.approvals) | {"local"})]
     return [*users, ("operator", "local"), ("auditor", "local")]
 
 

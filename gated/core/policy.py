@@ -21,6 +21,7 @@ from gated.core.scope import DataScope, Resources, compile_scope
 from gated.core.stages import ceilings, contracts, dcbf, dfa, lifecycle, privilege
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
+from gated.ingress import END, ID, ID_PATTERN
 from gated.units import parse_duration, parse_usd
 
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
@@ -30,7 +31,7 @@ Mode = Literal["enforce", "observe"]
 Duration = str | int
 Path = tuple[str | int, ...]
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+Name = Annotated[str, Meta(pattern=ID_PATTERN)]
 DEFAULT_TIMEOUT: Final = "15m"
 
 
@@ -60,7 +61,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     modes: dict[StageName, Mode] = {}
     checks: tuple[StageName, ...] = STAGES
     runs: lifecycle.RunsEntry = lifecycle.RunsEntry()
-    outcomes_from: Annotated[str, Meta(pattern=r"^(agent|runner:[A-Za-z0-9_-]{1,128})$")] = "agent"
+    outcomes_from: Annotated[str, Meta(pattern=f"^(agent|runner:{ID.pattern}){END}")] = "agent"
     allowed_tools: tuple[str, ...] = ()
     forbidden_tools: tuple[str, ...] = ()
     approval_required: tuple[str, ...] = ()

@@ -161,6 +161,14 @@ def _rule(on: Pattern | None, rule: RuleDefaults, default: RuleDefaults, groups:
     return Rule(on=on, asks=asks, timeout=parse_duration("15m" if timeout is None else timeout))
 
 
+def people_of(approvals: Approvals) -> frozenset[str]:
+    """Everyone whom a rule or a group names."""
+    rules = [rule.asks for rule in (*approvals.rules, approvals.default)]
+    named = [name for r in rules for name in (*r.approvers, *r.escalate_to, *(n for stage in r.stages for n in stage))]
+    users = {name.removeprefix("user:") for name in named if name.startswith("user:")}
+    return frozenset(users).union(*approvals.groups.values())
+
+
 def _first(*values: bool | None) -> bool:
     return next(value for value in values if value is not None)
 

@@ -65,6 +65,8 @@ def _id(asked: dict[str, Any], name: str) -> str:
 
 def _handler(verb: Verb) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
+        if not request._msg.reply.startswith("_INBOX."):
+            return  # an answer to any other subject would let its sender speak in the daemon's name
         try:
             asked = msgspec.json.decode(request.data, type=dict[str, Any]) if request.data else {}
             await request.respond(msgspec.json.encode(await verb(asked)))
