@@ -19,6 +19,7 @@ from gated.core.order.globs import Glob, GlobError, compile_glob, is_glob
 
 Args = Mapping[str, Any]
 
+_EXACT: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
 _CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)\s*(?P<op>!=~|=~|!~|!=|~|=)(?!~)\s*")
 _BEGINS: Final = re.compile(r"\s*[A-Za-z0-9_$@.*\[\]-]+\s*(?:!=~|=~|!~|!=|~|=)")
@@ -265,6 +266,8 @@ def _name_test(text: str, name: str) -> tuple[Callable[[str], bool], Callable[[s
     if is_glob(name):
         glob, folded = _glob(name), _glob(folded_name)
         return glob.matches, (lambda tool: folded.matches(tool.casefold())), 2
+    if _EXACT.fullmatch(name) is None:
+        raise PatternError(f"`{text}`: `{name}` is no tool's name; alternatives are written as a regex, like `/(a|b)/`")
     return name.__eq__, (lambda tool: tool.casefold() == folded_name), 3
 
 
