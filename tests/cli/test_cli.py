@@ -1,0 +1,193 @@
+"""The commands say what they do, and their exit statuses mean something: 0 done, 1 no, 2 cannot be done."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gated.cli import app
+from gated.core.decide import record
+from gated.core.policy import load_text
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import (
+    AgentId,
+    CallId,
+    IntentsReceived,
+    Observation,
+    OutcomeReported,
+    RunId,
+    RunStarted,
+    Sender,
+    ThreadId,
+    Wanted,
+)
+from gated.shell.log.sqlite import open_for_writing
+
+POLICY = "version: 1\nagents:\n  a: {allowed_tools: [Read, send_email], resource_budget: {max_calls: 9}}\n"
+BY = Sender("agent", "a")
+
+
+def gated(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of one run: three mails, of which two are allowed, and an outcome."""
+    policy = load_text(POLICY, "policy.yaml")
+    registry = Registry(policy, {policy.digest: policy})
+    says: list[Observation] = [RunStarted(BY, AgentId("a"), task="mail")]
+    says += [IntentsReceived(BY, (Wanted(CallId(f"c{n}"), "send_email", {"to": f"p{n}"}),), nesting="explicit") for n in range(3)]
+    says += [OutcomeReported(BY, CallId("c0"), "success", content="sent")]
+
+    async def write() -> None:
+        state, opened = ThreadState(ThreadId("r1")), await open_for_writing(tmp_path / "log.db")
+        await opened.put_policy(policy.digest, policy.text)
+        for at, said in enumerate(says):
+            made, sealed = record(registry, state, RunId("r1"), said, at * 1_000_000)
+            state = made.state
+            assert sealed is not None
+            await opened.append_many([sealed])
+        await opened.close()
+
+    asyncio.run(write())
+    return tmp_path / "log.db"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["up", "serve", "doctor", "replay", "verify", "log ls", "log show", "log tail", "log export", "log import", "runs ls", "runs show", "policy check", "policy test", "policy match", "policy diagram", "tickets ls", "tickets approve", "tickets reject"],
+)
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    status, text, _ = gated(*command.split(), "--help")
+    assert status == 0
+    assert "Example: gated" in text
+
+
+def test_replay_and_verify_of_a_good_log(log: Path) -> None:
+    assert gated("replay", log)[:2] == (0, "the same: 5 records decided again, byte for byte\n")
+    status, text, _ = gated("verify", log, "--json")
+    assert status == 0
+    assert json.loads(text)["records"] == 5
+
+
+def test_a_changed_byte_and_a_cut_tail_are_found(log: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "head.json"
+    checkpoint.write_text(gated("verify", log, "--json")[1])
+    with sqlite3.connect(log) as connection:
+        connection.execute("drop trigger records_no_delete")
+        connection.execute("delete from records where seq = 5")
+    connection.close()
+    assert gated("verify", log)[0] == 0
+    status, text, _ = gated("verify", log, "--checkpoint", checkpoint)
+    assert status == 1
+    assert "cut off" in text
+    with sqlite3.connect(log) as connection:
+        connection.execute("drop trigger records_no_update")
+        connection.execute("update records set body = cast(replace(cast(body as text), 'p1', 'p9') as blob) where seq = 3")
+    connection.close()
+    status, text, _ = gated("verify", log)
+    assert status == 1
+    assert "record 3" in text
+
+
+def test_an_export_replays_verifies_and_comes_back_byte_for_byte(log: Path, tmp_path: Path) -> None:
+    out, back, again = tmp_path / "out.jsonl", tmp_path / "back.db", tmp_path / "again.jsonl"
+    assert gated("log", "export", log, out)[0] == 0
+    assert gated("replay", out)[0] == 0
+    assert gated("verify", out)[0] == 0
+    assert gated("log", "import", out, back)[0] == 0
+    assert gated("log", "export", back, again)[0] == 0
+    assert again.read_bytes() == out.read_bytes()
+    out.write_text("not a record\n")
+    status, _, error = gated("verify", out)
+    assert status == 2
+    assert "out.jsonl:1" in error
+
+
+def test_runs_and_records_as_people_read_them(log: Path) -> None:
+    _, text, _ = gated("runs", "show", log, "r1")
+    assert "run r1 of a on thread r1: open" in text
+    assert "dcbf.barrier" in text
+    assert json.loads(gated("runs", "ls", log, "--json")[1])[0]["call_count"] == 2
+    assert "deny" in gated("log", "ls", log, "--decision", "deny")[1]
+    assert json.loads(gated("log", "show", log, 2)[1])["seq"] == 2
+    assert gated("log", "show", log, 99)[0] == 1
+    assert gated("runs", "show", log, "nobody")[0] == 1
+    assert gated("replay", log.with_name("missing.db"))[0] == 2
+
+
+def test_policy_check_names_file_and_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 1\nagents:\n  a:\n    alowed_tools: [x]\n")
+    status, _, error = gated("policy", "check", bad)
+    assert status == 2
+    assert f"{bad}:4" in error.replace("\n", "")
+    assert "allowed_tools" in error
+    good = tmp_path / "good.yaml"
+    good.write_text(POLICY)
+    assert gated("policy", "check", good)[0] == 0
+    good.write_text("version: 1\n")
+    assert gated("policy", "check", good, "--strict")[0] == 1
+
+
+@pytest.mark.parametrize("key", ["semantic", "breaker", "redact"])
+def test_what_is_not_built_is_refused_and_not_passed_over(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"version: 1\n{key}: {{}}\n")
+    status, _, error = gated("policy", "check", file)
+    assert status == 2
+    assert f"`{key}` is not supported" in error
+
+
+def test_policy_test_prints_one_object_a_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "policy: {version: 1, agents: {a: {allowed_tools: [T]}}}\nscenarios:\n"
+        "  - {name: good, steps: [{intent: {tool: T, args: {}}, expect: {decision: allow}}]}\n"
+        "  - {name: bad, steps: [{intent: {tool: T, args: {}}, expect: {decision: deny}}]}\n"
+    )
+    status, text, _ = gated("policy", "test", file, "--json")
+    results = [json.loads(line) for line in text.splitlines()]
+    assert status == 1
+    assert [(r["scenario"], r["ok"]) for r in results] == [("good", True), ("bad", False)]
+    assert set(results[1]) == {"file", "scenario", "ok", "seed", "failures"}
+    assert set(results[1]["failures"][0]) == {"step", "key", "expected", "got", "findings"}
+    file.write_text("policy: {version: 1}\nscenarios: [{name: x, steps: [{intent: {tool: T}, expekt: {}}]}]\n")
+    assert gated("policy", "test", file)[0] == 2
+
+
+def test_match_explains(tmp_path: Path) -> None:
+    arguments = ("policy", "match", "Bash(npm *)", "--tool", "Bash", "--args")
+    assert gated(*arguments, '{"command": "npm ci"}')[0] == 0
+    status, text, _ = gated(*arguments, '{"command": "git"}')
+    assert status == 1
+    assert "does not match" in text
+    assert gated("policy", "match", "Bash(", "--tool", "Bash")[0] == 2
+
+
+def test_diagrams_are_drawn_from_the_tables(tmp_path: Path) -> None:
+    policy = Path(__file__).parents[2] / "examples" / "policies" / "confirm-before-delete" / "policy.yaml"
+    _, text, _ = gated("policy", "diagram", policy)
+    assert "stateDiagram-v2" in text
+    assert gated("policy", "diagram", policy, "--svg", tmp_path)[0] == 0
+    assert "<svg" in (tmp_path / "confirm-before-delete.svg").read_text()
+
+
+def test_the_schema_is_one_that_editors_read() -> None:
+    schema = json.loads(gated("policy", "schema")[1])
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "agents" in json.dumps(schema)
+
+
+def test_no_gate_is_said_so(tmp_path: Path) -> None:
+    status, _, error = gated("doctor", "--data", tmp_path)
+    assert status == 2
+    assert "gated up" in error
