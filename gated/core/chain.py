@@ -1,18 +1,21 @@
-"""The hash chain of a log: what makes a changed byte show, and the lines of an export.
+"""The hash chain of a log: what makes a changed byte show.
 
-A record's hash is the SHA-256 of its stored body; the body holds the hash before it. An export is one JSON line a record, the
-body with its hash put in, in sorted keys; policies are lines of their own, so that an export replays by itself.
+A record's hash is the SHA-256 of its stored body; the body holds the hash before it, one chain per thread. What the chain cannot
+show is a tail that was cut off; that takes a head kept elsewhere (`checkpoint.py`). The lines of an export are in `export.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from gated.events import GENESIS, Record, RunId, ThreadId, encode
+from gated.events import GENESIS, Record, ThreadId, encode
+
+Heads = Mapping[ThreadId, tuple[int, str]]  # the last record of every thread: seq and hash
 
 
 class Damage(Struct, frozen=True):
@@ -25,28 +28,50 @@ class Damage(Struct, frozen=True):
 
 
 class ChainChecker:
-    """Checks records as they come; each thread's records in order."""
+    """Checks records in the order of the log. After a damage it is where it was before."""
 
     def __init__(self) -> None:
         self._heads: dict[ThreadId, tuple[int, str]] = {}
+        self._position: int | None = None
         self.records = 0
 
     @property
-    def heads(self) -> Mapping[ThreadId, tuple[int, str]]:
+    def heads(self) -> Heads:
         """The last record of every thread: seq and hash."""
         return self._heads
 
     def feed(self, position: int, record: Record) -> Damage | None:
-        seq, head = self._heads.get(record.thread, (0, GENESIS))
-        what = _wrong(record, seq, head)
+        what = self._gap(position) or _wrong(record, *self._heads.get(record.thread, (0, GENESIS)))
         if what is not None:
             return Damage(position, record.thread, record.seq, what)
         self._heads[record.thread] = (record.seq, record.hash)
+        self._position = position
         self.records += 1
         return None
 
+    def _gap(self, position: int) -> str | None:
+        """A log may begin anywhere (its start archived); from there on no position is missing."""
+        if self._position is None or position == self._position + 1:
+            return None
+        return f"position {position} follows position {self._position}"
 
-class _Head(Struct):
+
+class Verified(Struct, frozen=True):
+    """How far a log is intact, and the first damage where there is one."""
+
+    records: int
+    heads: Heads
+    damage: Damage | None
+
+
+def verify_records(records: Iterable[tuple[int, Record]]) -> Verified:
+    """Check a log given as positions and records. Reading stops at the first damage."""
+    checker = ChainChecker()
+    damage = next((d for position, record in records if (d := checker.feed(position, record)) is not None), None)
+    return Verified(checker.records, checker.heads, damage)
+
+
+class Columns(Struct):
     """The part of a body that the stored columns repeat."""
 
     thread: str
@@ -57,7 +82,7 @@ class _Head(Struct):
     prev: str
 
 
-_HEAD = msgspec.json.Decoder(_Head)
+COLUMNS: Final = msgspec.json.Decoder(Columns)
 
 
 def _wrong(record: Record, seq: int, head: str) -> str | None:
@@ -68,18 +93,53 @@ def _wrong(record: Record, seq: int, head: str) -> str | None:
     if record.prev != head:
         return "the previous hash is not that of the record before"
     try:
-        body = _HEAD.decode(record.body)
+        body = COLUMNS.decode(record.body)
     except msgspec.MsgspecError as error:
         return f"the body cannot be read: {error}"
-    for field in _Head.__struct_fields__:
+    for field in Columns.__struct_fields__:
         if getattr(body, field) != getattr(record, field):
             return f"`{field}` is not what the body says"
     return None
 
 
+def merkle_root(heads: Heads) -> bytes:
+    """The RFC 6962 tree hash over the heads of all threads, sorted by thread."""
+    leaves = [encode([thread, *heads[thread]]) for thread in sorted(heads)]
+    return tree_hash(leaves)
+
+
+def tree_hash(leaves: Iterable[bytes]) -> bytes:
+    """The RFC 6962 Merkle tree hash of leaves: an odd node rises unchanged."""
+    hashes = [hashlib.sha256(b"\x00" + leaf).digest() for leaf in leaves]
+    if not hashes:
+        return hashlib.sha256(b"").digest()
+    while len(hashes) > 1:
+        pairs = _pairs(iter(hashes))
+        hashes = [hashlib.sha256(b"\x01" + left + right).digest() if right else left for left, right in pairs]
+    return hashes[0]
+
+
+def _pairs(items: Iterator[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+    for left in items:
+        yield left, next(items, None)
+
+
+# --- the lines of an export ------------------------------------------------------------------------------------------
+
+
+class CheckpointNote(Struct, frozen=True):
+    """A line of an export that holds a checkpoint: the signed note as it is stored, and the record it stands behind."""
+
+    position: int
+    note: str
+
+
 def export_line(record: Record) -> bytes:
-    """A record as a line of JSON, its hash among its keys."""
-    fields = msgspec.json.decode(record.body, type=dict[str, msgspec.Raw])
+    """A record as a line of JSON, its hash among its keys. Raises `ValueError` for a body that is no JSON object."""
+    try:
+        fields = msgspec.json.decode(record.body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"record {record.seq} of thread `{record.thread}` cannot be exported: {error}") from error
     return encode({**fields, "hash": record.hash})
 
 
@@ -87,38 +147,43 @@ def policy_line(digest: str, text: bytes) -> bytes:
     return encode({"policy_sha256": digest, "policy": msgspec.Raw(text)})
 
 
-def import_line(line: bytes) -> Record | tuple[str, bytes]:
-    """A record, or a policy's digest and text. Raises `ValueError` for what is neither."""
+def checkpoint_line(position: int, note: str) -> bytes:
+    return encode({"checkpoint": note, "position": position})
+
+
+def parse_line(line: bytes) -> Record | tuple[str, bytes] | CheckpointNote:
+    """A record, a policy's digest and text, or a checkpoint. Raises `ValueError` for what is none of them."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a line of an export: {error}") from error
+    try:
+        if "policy_sha256" in fields:
+            return _policy(msgspec.json.decode(fields["policy_sha256"], type=str), bytes(fields["policy"]))
+        if "checkpoint" in fields:
+            position = msgspec.json.decode(fields["position"], type=int)
+            return CheckpointNote(position, msgspec.json.decode(fields["checkpoint"], type=str))
+        return _record(msgspec.json.decode(fields.pop("hash"), type=str), encode(fields))
+    except KeyError as error:
+        raise ValueError(f"not a line of an export: the key `{error.args[0]}` is missing") from error
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a line of an export: {error}") from error
-    if "policy_sha256" in fields:
-        return msgspec.json.decode(fields["policy_sha256"], type=str), bytes(fields["policy"])
-    try:
-        hash_ = msgspec.json.decode(fields.pop("hash"), type=str)
-        body = encode(fields)
-        head = _HEAD.decode(body)
-    except (KeyError, msgspec.MsgspecError) as error:
-        raise ValueError(f"not a record: {error}") from error
-    return Record(ThreadId(head.thread), RunId(head.run), head.seq, head.at, head.kind, head.prev, hash_, body)
 
 
-def merkle_root(heads: Mapping[ThreadId, tuple[int, str]]) -> bytes:
-    """The RFC 6962 tree hash over the heads of all threads, sorted by thread."""
-    leaves = [encode([thread, *heads[thread]]) for thread in sorted(heads)]
-    return _tree([hashlib.sha256(b"\x00" + leaf).digest() for leaf in leaves])
+def import_line(line: bytes) -> Record | tuple[str, bytes]:
+    """A record, or a policy's digest and text. Raises `ValueError` for what is neither."""
+    item = parse_line(line)
+    if isinstance(item, CheckpointNote):
+        raise ValueError("a checkpoint is not imported: the log it is put in signs its own")
+    return item
 
 
-def _tree(hashes: list[bytes]) -> bytes:
-    if not hashes:
-        return hashlib.sha256(b"").digest()
-    while len(hashes) > 1:
-        pairs: Iterator[bytes] = iter(hashes)
-        hashes = [hashlib.sha256(b"\x01" + left + right).digest() if right else left for left, right in _pairs(pairs)]
-    return hashes[0]
+def _policy(digest: str, text: bytes) -> tuple[str, bytes]:
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise ValueError(f"the policy does not have the digest `{digest}`")
+    return digest, text
 
 
-def _pairs(items: Iterator[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
-    for left in items:
-        yield left, next(items, None)
+def _record(digest: str, body: bytes) -> Record:
+    c = COLUMNS.decode(body)
+    return Record(ThreadId(c.thread), RunId(c.run), c.seq, c.at, c.kind, c.prev, digest, body)

@@ -67,25 +67,27 @@ def record(
     registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int, input: int = 0
 ) -> tuple[Step, Record | None]:
     """A step, sealed: the record to append (none where nothing is decided) and the state after it."""
-    made = step(registry, state, run_id, observation, at)
-    if not made.decisions:
-        return made, None
+    turn = Turn(registry, state, run_id, at)
+    _dispatch(turn, observation)
+    decisions, replies = tuple(turn.decisions), tuple(turn.replies)
+    if not decisions:
+        return Step(decisions, replies, turn.state, turn.at), None
     body = Body(
         v=VERSION,
         thread=state.thread,
         run=run_id,
         seq=state.seq + 1,
-        at=made.at,
+        at=turn.at,
         kind=kind_of(observation),
         observation=observation,
-        decisions=made.decisions,
+        decisions=decisions,
         policy=registry.current.digest,
         prev=state.head or GENESIS,
         input=input,
     )
     sealed = seal(body)
-    after = advance(made.state, body.seq, body.at, sealed.hash, input)
-    return Step(made.decisions, made.replies, after, made.at), sealed
+    after = advance(turn.state, body.seq, body.at, sealed.hash, input)
+    return Step(decisions, replies, after, turn.at), sealed
 
 
 def _dispatch(turn: Turn, observation: Observation) -> None:

@@ -1,32 +1,41 @@
-"""Expressions of the Common Expression Language in a policy: compiled once, checked for names, evaluated strictly.
+"""Expressions of the Common Expression Language: compiled once, checked for names, evaluated strictly.
 
-The library is `common-expression-language`: it never coerces between types (`"900" > 100` is an error, `1 == true` is false)
-and matches regexes in linear time. Known edges: `||` absorbs errors of one side; integers beyond 2^63 become doubles.
-INVARIANT: only what an expression names is handed to it, and length and nesting are capped before the parser sees it.
+The library is `cel-expr-python` (docs/decisions/cel.md says why, and what its three guards here are for): text with a NUL is
+refused, since the library would cut it there; an error, which it hands back as a value, is raised; and what macros may cost
+on these values is bounded before they run, since its own budget depends on the order of a map's keys, which is random.
+INVARIANT: length and nesting are capped before the parser sees the text, and only what an expression names is handed to it.
+Known edges: `||` and `&&` absorb errors of one side; integers beyond 2^63 become doubles.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-MAX_LENGTH: Final = 4096
-MAX_NESTING: Final = 32
-MAX_MACROS: Final = 3  # macros inside one another cost the product of their lists
+from cel_expr_python import cel
+from immutables import Map
+
+from gated.core.tokens import TokenError, Tokens, read_tokens
+
+MAX_ITERATIONS: Final = 10_000  # of all macros of one evaluation; the library's own budget is the same
+MAX_WORK: Final = 1 << 26  # iterations times bytes of text: about 0.1 s at worst
+MAX_VALUE_DEPTH: Final = 100
+
+Names = Mapping[str, "frozenset[str] | None"]
 
 RUN_FIELDS: Final = frozenset({"phase", "step_count", "counts", "cost_usd", "task", "labels", "failed"})
 RESULT_FIELDS: Final = frozenset({"status", "content", "facts"})
 
-Names = Mapping[str, "frozenset[str] | None"]
-
 CALL_NAMES: Final[Names] = {"tool": None, "args": None, "agent": None, "run": RUN_FIELDS, "recent": None, "at": None}
 ENSURE_NAMES: Final[Names] = {**CALL_NAMES, "result": RESULT_FIELDS}
+BARRIER_NAMES: Final[Names] = {"agent": None, "run": RUN_FIELDS, "recent": None, "at": None}
+WHEN_NAMES: Final[Names] = {"tool": None, "args": None, "agent": None, "run": RUN_FIELDS}
 
-_STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
-_MACRO: Final = re.compile(r"\.(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
-_COUNTS: Final = re.compile(r"\brun\.counts(?:\.([A-Za-z_]\w*)|\[\s*[\"']([^\"']+)[\"']\s*\])")
+_FAILURES: Final = (cel.Type.ERROR, cel.Type.UNKNOWN)
+_UNDECLARED: Final = re.compile(r"undeclared reference to '([^']*)'")
 
 
 class ExpressionError(ValueError):
@@ -38,70 +47,198 @@ class EvaluationError(ValueError):
 
 
 class Expression:
-    """`uses` are the roots it reads, `counted` the tools whose counts it names (they read as 0 before the first call)."""
+    """`reads` are the roots it needs, each with the fields it needs of it (None: the whole root).
 
-    __slots__ = ("_program", "counted", "text", "uses")
+    `doubt` says why it can never hold where that is certain without values (`"900" > 100`); evaluating it says so too.
+    """
+
+    __slots__ = ("_program", "_tokens", "doubt", "reads", "text")
 
     def __init__(self, text: str, names: Names) -> None:
         self.text = text
-        bare = _STRING.sub('""', text)
-        _check_size(text, bare)
-        import cel  # here, since it brings a terminal toolkit along that costs every command a tenth of a second
-
         try:
-            self._program = cel.compile(text)
-        except ValueError as error:
-            raise ExpressionError(f"`{text}`: {str(error).splitlines()[0]}") from error
-        bound = set(_MACRO.findall(bare))
-        self.uses = tuple(sorted(set(self._program.variables()) - bound))
-        _check_names(text, bare, self.uses, names)
-        self.counted = tuple(sorted({a or b for a, b in _COUNTS.findall(text)}))
+            self._tokens = read_tokens(text)
+        except TokenError as error:
+            raise ExpressionError(str(error)) from error
+        self.reads = _reads(text, self._tokens, names)
+        self._program, self.doubt = _compile(text, names)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it reads, as `root` or `root.field`, sorted."""
+        return tuple(use for root, fields in self.reads for use in _uses(root, fields))
+
+    def below(self, root: str, field: str) -> tuple[str, ...] | None:
+        """The names it reads of `root.field`; None where it reads it as a whole."""
+        paths = self._tokens.paths
+        if (root,) in paths or (root, field) in paths:
+            return None
+        return tuple(sorted({path[2] for path in paths if path[:2] == (root, field)}))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Raises `EvaluationError`."""
+        """The result, as plain data. Raises `EvaluationError`."""
+        handed = _handed(self.reads, values)
+        if self._tokens.macros:
+            _bound(self._tokens, handed)
         try:
-            return self._program.execute({name: values[name] for name in self.uses})
-        except (ValueError, TypeError, KeyError, RuntimeError, ArithmeticError, LookupError) as error:
-            raise EvaluationError(f"{type(error).__name__}: {str(error)[:200]}") from error
+            found = self._program.eval(data=handed)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise EvaluationError(self._said(str(error))) from error
+        value = found.value()
+        if value.__class__ is bool:  # no error is one; asking for the type costs more than the rest
+            return value
+        if found.type() in _FAILURES:
+            raise EvaluationError(self._said(str(value)))
+        return found.plain_value()
 
     def test(self, values: Mapping[str, Any]) -> bool:
         """Raises `EvaluationError` unless the result is a boolean."""
         result = self.evaluate(values)
         if not isinstance(result, bool):
-            raise EvaluationError(f"gives {type(result).__name__}, not true or false")
+            raise EvaluationError(f"it gives {_kind(result)}, not true or false")
         return result
+
+    def number(self, values: Mapping[str, Any]) -> float:
+        """Raises `EvaluationError` unless the result is a finite number."""
+        result = self.evaluate(values)
+        if isinstance(result, bool) or not isinstance(result, int | float) or not math.isfinite(result):
+            raise EvaluationError(f"it gives {_kind(result)}, not a finite number")
+        return float(result)
+
+    def _said(self, message: str) -> str:
+        """Which element of a map fails first is random: only an expression without macros repeats what the library says."""
+        if self._tokens.macros:
+            return "a value is missing or has the wrong type"
+        return _brief(message).encode("ascii", "backslashreplace").decode()
 
 
 def compile_expression(text: str, names: Names) -> Expression:
-    """Raises `ExpressionError`."""
+    """`names` are the roots that exist and the fields that each has (None: any). Raises `ExpressionError`."""
     return Expression(text, names)
 
 
-def _check_size(text: str, bare: str) -> None:
-    if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"an expression of {len(text)} characters: at most {MAX_LENGTH} are taken")
-    depth = deepest = 0
-    for char in bare:
-        depth += (char in "([{") - (char in ")]}")
-        deepest = max(deepest, depth)
-    if deepest > MAX_NESTING or bare.count("!!") > MAX_NESTING or bare.count("?") > MAX_NESTING:
-        raise ExpressionError(f"`{text[:60]}…` is nested deeper than {MAX_NESTING}")
-    if len(_MACRO.findall(bare)) > MAX_MACROS:
-        raise ExpressionError(f"`{text[:60]}…` has more than {MAX_MACROS} macros")
+def _uses(root: str, fields: tuple[str, ...] | None) -> list[str]:
+    return [root] if fields is None else [f"{root}.{field}" for field in fields]
 
 
-def _check_names(text: str, bare: str, uses: tuple[str, ...], names: Names) -> None:
-    for root in uses:
-        if root not in names:
-            raise ExpressionError(f"`{text}` names `{root}`, which does not exist{_near(root, names)}")
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+
+def _reads(text: str, tokens: Tokens, names: Names) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+    found: list[tuple[str, tuple[str, ...] | None]] = []
+    for root in sorted({path[0] for path in tokens.paths} & set(names)):
+        paths = [path for path in tokens.paths if path[0] == root]
+        fields = tuple(sorted({path[1] for path in paths if len(path) > 1}))
         known = names[root]
-        if known is None:
-            continue
-        for field in re.findall(rf"(?<![\w.]){root}\.([A-Za-z_]\w*)", bare):
-            if field not in known:
+        for field in fields:
+            if known is not None and field not in known:
                 raise ExpressionError(f"`{text}` names `{root}.{field}`, which does not exist{_near(field, known)}")
+        found.append((root, None if (root,) in paths else fields))
+    return tuple(found)
 
 
-def _near(name: str, known: Any) -> str:
+def _compile(text: str, names: Names) -> tuple[cel.Expression, str | None]:
+    """The program, and why it can never hold. What only has the wrong types is a program still: one that denies."""
+    env = cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN))
+    try:
+        program = env.compile(text)
+    except RuntimeError as error:
+        missing = _UNDECLARED.search(str(error))
+        if missing:
+            name = missing[1]
+            raise ExpressionError(f"`{text}` names `{name}`, which does not exist{_near(name.split('.')[0], names)}") from error
+        return _unchecked(env, text), _brief(str(error))
+    kind = program.return_type()
+    fits = kind in (cel.Type.BOOL, cel.Type.DYN)
+    return program, None if fits else f"it gives {kind.name()}, not true or false"
+
+
+def _unchecked(env: cel.Env, text: str) -> cel.Expression:
+    try:
+        return env.compile(text, disable_check=True)
+    except RuntimeError as error:
+        raise ExpressionError(f"`{text}`: {_brief(str(error))}") from error
+
+
+def _brief(message: str) -> str:
+    """The first line of what the library says, without its status words."""
+    line = message.split("\n", 1)[0].split(" [", 1)[0]
+    return re.sub(r"^[A-Z_]+: (?:ERROR: <input>:\S+ )?", "", line)[:200]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else f": there are {', '.join(f'`{k}`' for k in sorted(known))}"
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def _handed(reads: tuple[tuple[str, tuple[str, ...] | None], ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    handed: dict[str, Any] = {}
+    for root, fields in reads:
+        value = values[root]
+        if fields is not None and isinstance(value, Mapping):
+            handed[root] = {field: _plain(value[field], 0) for field in fields if field in value}
+        else:
+            handed[root] = _plain(value, 0)
+    return handed
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value as the library takes it. Raises `EvaluationError` for what it would take for something else."""
+    kind = value.__class__
+    if kind is str:
+        if "\0" in value:
+            raise EvaluationError("a text holds a NUL character")
+        return value
+    if kind is int:
+        return value if -(1 << 63) <= value < 1 << 63 else _double(value)
+    if kind is bool or value is None:
+        return value
+    if kind is float:
+        return _double(value)
+    if depth > MAX_VALUE_DEPTH:
+        raise EvaluationError(f"a value is nested deeper than {MAX_VALUE_DEPTH}")
+    if kind is dict or kind is Map:
+        return {_plain(key, depth): _plain(item, depth + 1) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_plain(item, depth + 1) for item in value]
+    raise EvaluationError(f"a value is {kind.__name__}, which is not JSON")
+
+
+def _double(value: float) -> float:
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise EvaluationError("a number is not finite as a double")
+    return found
+
+
+def _bound(tokens: Tokens, handed: Mapping[str, Any]) -> None:
+    """Refuse values on which macros could run too long. Every list that can arise is counted by its longest ancestor."""
+    size, longest = _weigh(handed)
+    longest = max(longest, tokens.literal) * tokens.sums
+    iterations = tokens.macros * longest**tokens.macro_depth
+    if iterations > MAX_ITERATIONS or iterations * size > MAX_WORK:
+        raise EvaluationError(f"a list of {longest} is too long for macros {tokens.macro_depth} deep over {size} bytes")
+
+
+def _weigh(value: Any) -> tuple[int, int]:
+    """Bytes of text (a character counts as one), and the length of the longest list or map."""
+    if isinstance(value, str):
+        return len(value), 0
+    if not isinstance(value, dict | list):
+        return 1, 0
+    size, longest = 0, len(value)
+    for item in value.values() if isinstance(value, dict) else value:
+        more, long = _weigh(item)
+        size, longest = size + more, max(longest, long)
+    return size + (sum(map(len, value)) if isinstance(value, dict) else 0), longest
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "a boolean", int: "an integer", float: "a double", str: "a text", list: "a list", dict: "a map"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gated.core import tickets
 from gated.core.history import Tally
 from gated.core.order import engine
+from gated.core.order.state import OrderState
 from gated.core.policy import Policy
 from gated.core.stages import dfa
 from gated.core.state import InFlight, Known, KnownAs, Recent, RunState, ThreadState
@@ -128,9 +129,7 @@ def _refused(state: ThreadState, run_id: RunId) -> ThreadState:
 def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, decision: CallDecided) -> ThreadState:
     if not decision.known:
         return _refused(state, run_id)
-    run = state.runs[run_id]
-    policy = policies[run.policy]
-    admission = decision.admission
+    run, order = state.runs[run_id], state.order
     before = run.calls.get(decision.call)
     digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
     known = Known(digest, decision.tool, seq, KNOWN_AS[decision.decision])
@@ -141,27 +140,26 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
         retry_count=run.retry_count + decision.misfit,
         dfa=run.dfa if decision.phase is None else replace(run.dfa, phase=decision.phase),
     )
-    state = replace(state, runs=state.runs.set(run_id, run))
     if decision.findings:
-        order = engine.count(state.order, decision.findings, decision.stage, decision.decision, decision.tool)
-        state = replace(state, order=order)
-    if admission is not None:
-        state = _admitted(policy, policies, state, run_id, seq, decision, admission)
-    return state
+        order = engine.count(order, decision.findings, decision.stage, decision.decision, decision.tool)
+    if decision.admission is None:
+        return replace(state, runs=state.runs.set(run_id, run), order=order)
+    return _admitted(policies, state, run_id, run, order, seq, decision, decision.admission)
 
 
 def _admitted(
-    policy: Policy,
     policies: Policies,
     state: ThreadState,
     run_id: RunId,
+    run: RunState,
+    order: OrderState,
     seq: int,
     decision: CallDecided,
     admission: Admission,
 ) -> ThreadState:
-    tool, reserved = decision.tool, admission.reserved_microusd
-    run = state.runs[run_id]
-    above = ancestors(policies, state, run_id)
+    """The call takes its place: in flight, in the tallies of the run, its ancestors and the thread, on its machines."""
+    policy, tool, reserved = policies[run.policy], decision.tool, admission.reserved_microusd
+    above = ancestors(policies, state, run_id) if run.parent is not None else ()
     entry = InFlight(
         tool,
         decision.args_sha256,
@@ -183,7 +181,6 @@ def _admitted(
     for ancestor_id in above:
         ancestor = runs[ancestor_id]
         runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.admit(tool, reserved, policy.window)))
-    order = state.order
     if admission.touches:
         machines = policy.profile(run.agent).machines
         order = engine.admit(order, machines, run_id, decision.call, admission.touches)

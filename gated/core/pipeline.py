@@ -147,8 +147,11 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
     answered: list[Finding] = []
     stages = hearing.profile.stages
     for position, (stage, watched) in enumerate(stages):
+        found = _examine(stage, hearing)
+        if not found:
+            continue
         denied: Finding | None = None
-        for finding in _examine(stage, hearing):
+        for finding in found:
             if watched and finding.authoritative:
                 finding = replace(finding, authoritative=False)
             findings.append(finding)
@@ -197,14 +200,16 @@ def _ruling(
 def _examine(stage: str, hearing: Hearing) -> tuple[Finding, ...]:
     """A stage's findings; fail closed where it raises or answers with something else."""
     try:
-        found = tuple(CHECKS[stage](hearing))
+        found = CHECKS[stage](hearing)
+        if found == ():
+            return found
         for finding in found:
             if not isinstance(finding, Finding) or finding.outcome not in _OUTCOMES:
                 raise TypeError(f"{finding!r} is no finding")
     except Exception as error:
         reason = f"the stage {stage} failed on this call, so it is denied"
         return (Finding(stage, "deny", f"{stage}.crashed", reason, error=type(error).__name__),)
-    return found
+    return tuple(found)
 
 
 def _would(decision: Decided, findings: list[Finding]) -> Literal["deny", "suspend"] | None:

@@ -21,7 +21,7 @@ Matcher = Callable[[str], bool]
 
 _RUN: Final = re.compile(r"[^{}\[,]+")
 _TOKEN: Final = re.compile(
-    r"(?P<folders>(?:(?<=/)|^)(?:\*\*/)+)|(?P<stars>\*+)|(?P<one>\?)|(?P<set>\[!?[^\n][^\]]*\])|(?P<literal>[^*?\[]+)", re.DOTALL
+    r"(?P<folders>(?:(?<=/)|^)(?:\*\*/)+)|(?P<stars>\*+)|(?P<one>\?)|(?P<set>\[!?.[^\]]*\])|(?P<literal>[^*?\[]+)", re.DOTALL
 )
 _BACKWARDS: Final = "`{}` in its set runs backwards"
 _CARET: Final = "`[^` is not how a set is negated: write `[!…]`, or the `^` later in the set"
@@ -206,9 +206,10 @@ def _plain(literals: list[str]) -> Matcher:
 def _regular(tokens: list[Token], flags: re.RegexFlag) -> Matcher:
     """For globs with single-character tests: a regex of fixed length for each segment."""
     segments = _segments(tokens)
-    head, *middle, tail = [re.compile("".join(map(_regex, segment)), flags) for segment in segments]
-    if len(segments) == 1:
-        return lambda value: tail.fullmatch(value) is not None
+    regexes = [re.compile("".join(map(_regex, segment)), flags) for segment in segments]
+    if len(regexes) == 1:
+        return lambda value: regexes[0].fullmatch(value) is not None
+    head, *middle, tail = regexes
     head_size, tail_size = _size(segments[0]), _size(segments[-1])
 
     def matches(value: str) -> bool:

@@ -115,36 +115,41 @@ def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]
     scope = rules.scope.check(call.tool, call.args)
     if scope.denied is not None:
         return (Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource),)
-    found = [*_call_cost(rules.budget, call), *check_budget(rules.budget, view, call)]
+    found: list[Finding] = []
     if scope.lexical:
-        found.insert(0, Finding(STAGE, "warn", "privilege.data_scope", "the path was compared lexically"))
+        found.append(Finding(STAGE, "warn", "privilege.data_scope", "the path was compared lexically"))
+    _call_cost(rules.budget, call, found)
+    found += check_budget(rules.budget, view, call)
     if rules.approvals:
-        found.extend(_approvals(rules.approvals, call))
+        found += _approvals(rules.approvals, call)
     return _to_first_denial(found) if found else ()
 
 
-def check_budget(budget: Budget, view: Spent, call: Call) -> Iterator[Finding]:
+def check_budget(budget: Budget, view: Spent, call: Call) -> list[Finding]:
     """The cumulative limits: also asked of every ancestor whose budget the call would count in."""
     tally = view.tally
+    found: list[Finding] = []
     if budget.max_total is not None and tally.cost_microusd + call.reserved_microusd > budget.max_total:
         would = tally.cost_microusd + call.reserved_microusd
-        yield _over(budget, "total_cost", f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}")
+        text = f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}"
+        found.append(_over(budget, "total_cost", text))
     if budget.max_calls is not None and tally.calls >= budget.max_calls:
-        yield _over(budget, "calls", f"Call budget exhausted: {tally.calls}/{budget.max_calls}")
+        found.append(_over(budget, "calls", f"Call budget exhausted: {tally.calls}/{budget.max_calls}"))
     if budget.max_tokens is not None and tally.tokens > budget.max_tokens:
-        yield _over(budget, "tokens", f"Token budget exhausted: {tally.tokens}/{budget.max_tokens}")
+        found.append(_over(budget, "tokens", f"Token budget exhausted: {tally.tokens}/{budget.max_tokens}"))
     if budget.max_time is not None and view.at - tally.opened_at > budget.max_time:
         passed = (view.at - tally.opened_at) / MICRO
-        yield _over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s")
+        found.append(_over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s"))
+    return found
 
 
-def _call_cost(budget: Budget, call: Call) -> Iterator[Finding]:
+def _call_cost(budget: Budget, call: Call, found: list[Finding]) -> None:
     if budget.max_call is None or (call.estimate_microusd is None and call.floor_microusd is None):
         return
     cost = max(call.estimate_microusd or 0, call.floor_microusd or 0)
     if cost > budget.max_call:
         text = f"the call would cost ${format_usd(cost)}, the limit is ${format_usd(budget.max_call)}"
-        yield _over(budget, "call_cost", text)
+        found.append(_over(budget, "call_cost", text))
 
 
 def _approvals(patterns: Iterable[Pattern], call: Call) -> Iterator[Finding]:
