@@ -93,7 +93,8 @@ class _Box:
 
     def __init__(self, state: str, column: int, stays: tuple[str, ...]) -> None:
         self.state, self.column, self.stays = state, column, stays
-        self.inner = max(70.0, _width((state,)) + 28)
+        self.name = _clean(state, LONGEST)
+        self.inner = max(70.0, _width((self.name,)) + 28)
         self.width = max(self.inner, _width(stays) + 8)
         self.over = LINE * len(stays) + 22 if stays else 0
         self.out: list[Edge] = []
@@ -215,7 +216,9 @@ class _Drawing:
             right = source.x + self._half(source.column) + TRACK * _next(taken, "out", source.column)
             left = target.x - self._half(target.column) - TRACK * _next(taken, "in", target.column)
             self._line(_cornered([(x1, y1), (right, y1), (right, y), (left, y), (left, y2), (x2, y2)]))
-            self.parts.append(_text((left + right) / 2, y - 4, edge.labels))
+            middle = max((left + right) / 2, _width(edge.labels) / 2 + 6)
+            self.width = max(self.width, middle + _width(edge.labels) / 2 + 6)
+            self.parts.append(_text(middle, y - 4, edge.labels))
         self.bottom = y + 4
 
     def _left(self, edge: Edge) -> float:
@@ -236,7 +239,7 @@ class _Drawing:
         self.parts.append(_rect(x, y, width, height, 9))
         if box.state in self.machine.terminal:
             self.parts.append(_rect(x + 3, y + 3, width - 6, height - 6, 6))
-        self.parts.append(_text(box.x, box.y + 4, (_clean(box.state, LONGEST),)))
+        self.parts.append(_text(box.x, box.y + 4, (box.name,)))
         if box.stays:
             self._line(
                 f"M{box.x - 14:.1f} {y:.1f}C{box.x - 22:.1f} {y - 24:.1f} {box.x + 22:.1f} {y - 24:.1f} {box.x + 14:.1f} {y:.1f}"
