@@ -109,7 +109,7 @@ class Expression:
         """Which element of a map fails first is random: only an expression without macros repeats what the library says."""
         if self._tokens.macros:
             return "a value is missing or has the wrong type"
-        return _brief(message).encode("ascii", "backslashreplace").decode()
+        return _brief(message).encode("unicode_escape").decode()
 
 
 def compile_expression(text: str, names: Names) -> Expression:
@@ -163,7 +163,7 @@ def _unchecked(env: cel.Env, text: str) -> cel.Expression:
 def _brief(message: str) -> str:
     """The first line of what the library says, without its status words."""
     line = message.split("\n", 1)[0].split(" [", 1)[0]
-    return re.sub(r"^[A-Z_]+: (?:ERROR: <input>:\S+ )?", "", line)[:200]
+    return re.sub(r"^[A-Z_]+: (?:ERROR: <input>:\S+ )?", "", line)[:160]
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from immutables import Map
 from msgspec import Struct
 
 from gated.core.call import Call
@@ -23,7 +22,8 @@ from gated.core.expressions import (
     compile_expression,
 )
 from gated.core.order.patterns import Pattern, PatternError, compile_pattern
-from gated.events import Finding, Phase, Status
+from gated.core.runview import View, values
+from gated.events import Finding, Status
 
 STAGE: Final = "contracts"
 
@@ -77,29 +77,13 @@ class ContractSet:
         return self.any and any(contract.ensure is not None for contract in self.about(tool))
 
 
-class View(Struct, frozen=True):
-    """What expressions may read of the run. `recent` is (tool, status, digest), newest last; `at` in µs."""
-
-    agent: str
-    phase: Phase
-    step_count: int
-    counts: Map[str, int]
-    cost_microusd: int
-    task: str | None
-    labels: dict[str, str]
-    failed: bool
-    recent: tuple[tuple[str, str, str], ...]
-    at: int
-
-
 def compile_contracts(entries: Sequence[ContractEntry]) -> ContractSet:
     """Raises `ContractError` with the path of the mistake inside the list."""
     found: dict[str, Contract] = {}
     for position, entry in enumerate(entries):
         if entry.name in found:
             raise ContractError(f"contract `{entry.name}` is declared twice", position, "name")
-        if entry.require is None and entry.ensure is None:
-            raise ContractError(f"contract `{entry.name}` has neither `require` nor `ensure`", position)
+        _refuse_idle(entry, position)
         try:
             on = compile_pattern(entry.on)
         except PatternError as error:
@@ -108,6 +92,16 @@ def compile_contracts(entries: Sequence[ContractEntry]) -> ContractSet:
         ensure = _expression(entry.ensure, ENSURE_NAMES, position, "ensure")
         found[entry.name] = Contract(entry, on, require, ensure)
     return ContractSet(tuple(found.values()))
+
+
+def _refuse_idle(entry: ContractEntry, position: int) -> None:
+    """A setting that cannot have an effect is a mistake."""
+    if entry.require is None and entry.ensure is None:
+        raise ContractError(f"contract `{entry.name}` has neither `require` nor `ensure`", position)
+    if entry.require is None and entry.otherwise != "deny":
+        raise ContractError(f"contract `{entry.name}` has `otherwise` and no `require`", position, "otherwise")
+    if entry.ensure is None and entry.on_breach == "fail":
+        raise ContractError(f"contract `{entry.name}` has `on_breach` and no `ensure`", position, "on_breach")
 
 
 def _expression(text: str | None, names: Any, position: int, field: str) -> Expression | None:
@@ -155,7 +149,8 @@ def ensure(
         except EvaluationError as error:
             holds, why = False, str(error)
         if not holds:
-            reason = f"postcondition of `{contract.entry.name}` does not hold: {why}"
+            said = contract.entry.reason if contract.require is None else None
+            reason = said or f"postcondition of `{contract.entry.name}` does not hold: {why}"
             found.append(_finding(contract, "warn", "contracts.ensure", reason))
     return tuple(found)
 
@@ -169,28 +164,3 @@ def fails_run(rules: ContractSet, findings: Sequence[Finding], tool: str) -> boo
 def _finding(contract: Contract, outcome: Literal["deny", "ask", "warn"], code: str, reason: str) -> Finding:
     name, enforced = contract.entry.name, contract.entry.mode == "enforce"
     return Finding(STAGE, outcome, code, reason, authoritative=enforced, contract=name)
-
-
-def values(expression: Expression, view: View, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """What the expression names, and nothing else: handing everything over costs ten times as much."""
-    found: dict[str, Any] = {}
-    for name in expression.uses:
-        if name == "run":
-            found[name] = _run(view, expression.counted)
-        elif name == "recent":
-            found[name] = [{"tool": t, "status": s, "args_sha256": d} for t, s, d in view.recent]
-        elif name in ("tool", "args", "agent", "at"):
-            found[name] = {"tool": tool, "args": args, "agent": view.agent, "at": view.at}[name]
-    return found
-
-
-def _run(view: View, counted: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "phase": str(view.phase),
-        "step_count": view.step_count,
-        "counts": {**dict.fromkeys(counted, 0), **view.counts},
-        "cost_usd": view.cost_microusd / 1e6,
-        "task": view.task,
-        "labels": view.labels,
-        "failed": view.failed,
-    }

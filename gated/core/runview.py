@@ -1,0 +1,119 @@
+"""What expressions may read of a run, and how little of it each is handed: a map of everything costs ten times as much.
+
+INVARIANT: `run.counts` reads 0 for a tool that was never admitted wherever an expression names the tool, and for the tool of
+the call itself, so that `run.counts.pay < 3` and `run.counts[tool] < 3` hold for a first call. Other tools are missing keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from immutables import Map
+from msgspec import Struct
+
+from gated.core.expressions import (
+    BARRIER_NAMES,
+    WHEN_NAMES,
+    EvaluationError,
+    Expression,
+    compile_expression,
+)
+from gated.events import Phase
+
+
+class View(Struct, frozen=True):
+    """A run without what is in flight. `recent` is (tool, status, digest), newest last; `at` in µs."""
+
+    agent: str
+    phase: Phase
+    step_count: int
+    counts: Map[str, int]
+    cost_microusd: int
+    task: str | None
+    labels: dict[str, str]
+    failed: bool
+    recent: tuple[tuple[str, str, str], ...]
+    at: int
+
+
+Fields = tuple[str, ...] | None
+
+
+def values(expression: Expression, view: View, tool: str | None = None, args: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the expression names, and nothing else. A view of no call has neither `tool` nor `args`."""
+    found: dict[str, Any] = {}
+    for root, fields in expression.reads:
+        if root == "args":
+            found[root] = args
+        elif root == "tool":
+            found[root] = tool
+        elif root == "run":
+            found[root] = _run(expression, fields, view, tool)
+        elif root in _ROOTS:
+            found[root] = _ROOTS[root](view)
+    return found
+
+
+def _run(expression: Expression, fields: Fields, view: View, tool: str | None) -> dict[str, Any]:
+    run = {field: _RUN[field](view) for field in (_RUN if fields is None else fields)}
+    if "counts" in run:
+        run["counts"] = _counts(expression.below("run", "counts"), view.counts, tool)
+    return run
+
+
+def _recent(view: View) -> list[dict[str, str]]:
+    return [{"tool": tool, "status": status, "args_sha256": digest} for tool, status, digest in view.recent]
+
+
+_ROOTS: Final[Mapping[str, Callable[[View], Any]]] = {
+    "agent": lambda view: view.agent,
+    "at": lambda view: view.at,
+    "recent": _recent,
+}
+
+_RUN: Final[Mapping[str, Callable[[View], Any]]] = {
+    "phase": lambda view: str(view.phase),
+    "step_count": lambda view: view.step_count,
+    "counts": lambda view: view.counts,
+    "cost_usd": lambda view: view.cost_microusd / 1_000_000,
+    "task": lambda view: view.task,
+    "labels": lambda view: view.labels,
+    "failed": lambda view: view.failed,
+}
+
+
+def _counts(named: tuple[str, ...] | None, counts: Map[str, int], tool: str | None) -> dict[str, int]:
+    if named is not None:
+        return {name: counts.get(name, 0) for name in named}
+    return {**({} if tool is None else {tool: 0}), **counts}
+
+
+class When:
+    """`when` of an approval rule: whether the rule speaks of a call."""
+
+    __slots__ = ("expression",)
+
+    def __init__(self, text: str) -> None:
+        self.expression = compile_expression(text, WHEN_NAMES)
+
+    def applies(self, view: View, tool: str, args: Mapping[str, Any]) -> bool:
+        """What cannot be evaluated, or is no boolean, counts as true: a rule only ever asks more of people."""
+        try:
+            return self.expression.test(values(self.expression, view, tool, args))
+        except EvaluationError:
+            return True
+
+
+def compile_when(text: str) -> When:
+    """Raises `ExpressionError`."""
+    return When(text)
+
+
+def compile_barrier(text: str) -> Callable[[View], float]:
+    """A barrier's h as a finite number. The function raises `EvaluationError`, which the stage takes for -1.
+
+    The view's `step_count` must include what is in flight. Raises `ExpressionError`.
+    """
+    expression = compile_expression(text, BARRIER_NAMES)
+    return lambda view: expression.number(values(expression, view))
