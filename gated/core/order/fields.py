@@ -1,57 +1,84 @@
-"""Field paths over decoded JSON (`a.b`, `items[0]`, `items[*].name`, `*.id`), and how a value is compared as text."""
+"""Field paths over decoded JSON (`a.b`, `items[0]`, `items[*].name`, `*.id`), and how a value is compared as text.
+
+`*` is every value of an object, `[*]` every item of a list. A path visits a value at most once, so its cost is bounded by the
+size of the value. It knows nothing of patterns or templates.
+"""
 
 from __future__ import annotations
 
+import enum
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-Step = str | int | None  # a key, an index, or None for "every one"
 
-_STEP: Final = re.compile(r"\.?(?:(?P<name>[A-Za-z0-9_$@-]+)|(?P<any>\*))|\[(?P<index>\d{1,9})\]|(?P<every>\[\*\])")
+class Every(enum.Enum):
+    """The steps that lead to many values."""
+
+    VALUE = "*"
+    ITEM = "[*]"
+
+
+Step = str | int | Every
+
+_STEP: Final = re.compile(r"(?P<name>[A-Za-z0-9_$@-]+)|(?P<value>\*)|\[(?:(?P<index>\d{1,9})|(?P<item>\*))\]")
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 class FieldError(ValueError):
-    """A field path that has no meaning."""
+    """A field path that has no meaning. `what` is wrong `at` a character of it, counted from 0."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.at, self.what = at, f"`{text}` is no field path: write one like `a.b[0].c`, `items[*].id` or `*.id`"
+        super().__init__(f"{self.what} (character {at})")
 
 
 def compile_field(text: str) -> tuple[Step, ...]:
     """Raises `FieldError`."""
     steps: list[Step] = []
     position = 0
-    while position < len(text):
-        match = _STEP.match(text, position)
-        dotted = match is not None and match.group().startswith(".")
+    while not steps or position < len(text):
+        dotted = bool(steps) and text.startswith(".", position)
+        match = _STEP.match(text, position + dotted)
         bracket = match is not None and match.group().startswith("[")
-        if match is None or (not bracket and dotted is (position == 0)):
-            raise FieldError(f"`{text}` is not a field path (at character {position}): write one like `a.b[0].c` or `*.id`")
-        index = match.group("index")
-        steps.append(match.group("name") or (int(index) if index is not None else None))
+        if match is None or (bracket if dotted else not bracket and steps):
+            raise FieldError(text, position)
+        steps.append(_step(match))
         position = match.end()
-    if not steps:
-        raise FieldError("a field path is empty")
     return tuple(steps)
+
+
+def _step(match: re.Match[str]) -> Step:
+    if match["value"]:
+        return Every.VALUE
+    if match["item"]:
+        return Every.ITEM
+    return match["name"] or int(match["index"])
 
 
 def resolve(steps: tuple[Step, ...], value: Any) -> Iterator[Any]:
     """Every value that the path leads to; none where it leads nowhere."""
-    if not steps:
-        yield value
-        return
-    step, rest = steps[0], steps[1:]
-    if step is None:
-        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        for child in children:
-            yield from resolve(rest, child)
-    elif isinstance(step, int):
-        if isinstance(value, list) and step < len(value):
-            yield from resolve(rest, value[step])
-    elif isinstance(value, dict) and step in value:
-        yield from resolve(rest, value[step])
+    for depth, step in enumerate(steps):
+        if isinstance(step, Every):
+            for child in _children(step, value):
+                yield from resolve(steps[depth + 1 :], child)
+            return
+        if isinstance(step, int):
+            if not isinstance(value, list | tuple) or step >= len(value):
+                return
+        elif not isinstance(value, (dict, Mapping)) or step not in value:
+            return
+        value = value[step]
+    yield value
+
+
+def _children(step: Every, value: Any) -> Iterable[Any]:
+    if step is Every.VALUE:
+        return value.values() if isinstance(value, (dict, Mapping)) else ()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def render(value: Any) -> str:
@@ -67,7 +94,7 @@ def compact(value: Any) -> str:
     """Compact JSON with sorted keys."""
     try:
         return _ENCODER.encode(value).decode()
-    except (OverflowError, UnicodeEncodeError):
+    except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits in some versions; lone surrogates in embedders' values
         return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
@@ -78,8 +105,8 @@ def strings(value: Any) -> Iterator[str]:
         item = stack.pop()
         if isinstance(item, str):
             yield item
-        elif isinstance(item, dict):
+        elif isinstance(item, (dict, Mapping)):
             yield from item
             stack.extend(item.values())
-        elif isinstance(item, list):
+        elif isinstance(item, list | tuple):
             stack.extend(item)

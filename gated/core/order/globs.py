@@ -73,6 +73,8 @@ def _sequence(text: str, position: int, depth: int) -> tuple[list[str], int]:
         char = text[position]
         if depth and char in ",}":
             break
+        if char == "}":
+            raise GlobError(text, position, "a `}` closes nothing: write `[}]` for the character itself")
         if char == "{":
             options, position = _brace(text, position, depth + 1)
         else:
