@@ -1,7 +1,8 @@
-"""The hash chain of a log: what makes a changed byte show.
+"""The hash chain of a log: what makes a changed byte show, and the lines of an export.
 
 A record's hash is the SHA-256 of its stored body; the body holds the hash before it, one chain per thread. What the chain cannot
-show is a tail that was cut off; that takes a head kept elsewhere (`checkpoint.py`). The lines of an export are in `export.py`.
+show is a tail that was cut off: that takes a head kept elsewhere (`checkpoint.py`). An export is one JSON line a record, the body
+with its hash put in, keys sorted; policies and checkpoints are lines of their own, so that an export replays by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from gated.events import GENESIS, Record, ThreadId, encode
+from gated.events import GENESIS, Record, RunId, ThreadId, encode
 
 Heads = Mapping[ThreadId, tuple[int, str]]  # the last record of every thread: seq and hash
 
@@ -174,7 +175,7 @@ def import_line(line: bytes) -> Record | tuple[str, bytes]:
     """A record, or a policy's digest and text. Raises `ValueError` for what is neither."""
     item = parse_line(line)
     if isinstance(item, CheckpointNote):
-        raise ValueError("a checkpoint is not imported: the log it is put in signs its own")
+        raise ValueError("a checkpoint stands behind a position: it cannot be taken for a record")
     return item
 
 
