@@ -21,7 +21,7 @@ from immutables import Map
 from gated.core.tokens import TokenError, Tokens, read_tokens
 
 MAX_ITERATIONS: Final = 10_000  # of all macros of one evaluation; the library's own budget is the same
-MAX_WORK: Final = 1 << 26  # iterations times bytes of text: about 0.1 s at worst
+MAX_WORK: Final = 1 << 28  # iterations times bytes of text: well under a second
 MAX_VALUE_DEPTH: Final = 100
 
 Names = Mapping[str, "frozenset[str] | None"]
@@ -52,7 +52,7 @@ class Expression:
     `doubt` says why it can never hold where that is certain without values (`"900" > 100`); evaluating it says so too.
     """
 
-    __slots__ = ("_program", "_tokens", "doubt", "reads", "text")
+    __slots__ = ("_below", "_program", "_tokens", "doubt", "reads", "text")
 
     def __init__(self, text: str, names: Names) -> None:
         self.text = text
@@ -61,6 +61,7 @@ class Expression:
         except TokenError as error:
             raise ExpressionError(str(error)) from error
         self.reads = _reads(text, self._tokens, names)
+        self._below = _narrowed(self._tokens.paths)
         self._program, self.doubt = _compile(text, names)
 
     @property
@@ -70,10 +71,7 @@ class Expression:
 
     def below(self, root: str, field: str) -> tuple[str, ...] | None:
         """The names it reads of `root.field`; None where it reads it as a whole."""
-        paths = self._tokens.paths
-        if (root,) in paths or (root, field) in paths:
-            return None
-        return tuple(sorted({path[2] for path in paths if path[:2] == (root, field)}))
+        return self._below.get((root, field))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The result, as plain data. Raises `EvaluationError`."""
@@ -115,6 +113,15 @@ class Expression:
 def compile_expression(text: str, names: Names) -> Expression:
     """`names` are the roots that exist and the fields that each has (None: any). Raises `ExpressionError`."""
     return Expression(text, names)
+
+
+def _narrowed(paths: frozenset[tuple[str, ...]]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """For each `root.field` that is only read by its own fields, those fields."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for root, field, name in (path[:3] for path in paths if len(path) > 2):
+        if (root,) not in paths and (root, field) not in paths:
+            found.setdefault((root, field), set()).add(name)
+    return {pair: tuple(sorted(names)) for pair, names in found.items()}
 
 
 def _uses(root: str, fields: tuple[str, ...] | None) -> list[str]:
@@ -201,10 +208,16 @@ def _plain(value: Any, depth: int) -> Any:
     if depth > MAX_VALUE_DEPTH:
         raise EvaluationError(f"a value is nested deeper than {MAX_VALUE_DEPTH}")
     if kind is dict or kind is Map:
-        return {_plain(key, depth): _plain(item, depth + 1) for key, item in value.items()}
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
         return [_plain(item, depth + 1) for item in value]
     raise EvaluationError(f"a value is {kind.__name__}, which is not JSON")
+
+
+def _key(key: Any) -> str:
+    if key.__class__ is not str or "\0" in key:
+        raise EvaluationError("a key is no text, or holds a NUL character")
+    return str(key)
 
 
 def _double(value: float) -> float:

@@ -20,6 +20,7 @@ _TOKEN: Final = re.compile(
       (?P<skip> \s+ | //[^\n]* )
     | (?P<string> (?:[rR][bB]?|[bB][rR]) (?: \"\"\".*?\"\"\" | '''.*?''' | "[^"\n]*" | '[^'\n]*' )
                 | [bB]? (?: \"\"\"(?:[^\\]|\\.)*?\"\"\" | '''(?:[^\\]|\\.)*?''' | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' ) )
+    | (?P<quoted> `[^`\n]*` )
     | (?P<number> \d[\w.]* )
     | (?P<name> [A-Za-z_]\w* )
     | (?P<sign> . )
@@ -101,8 +102,8 @@ def _step(words: list[Word], at: int) -> tuple[str, int] | None:
     if at + 1 >= len(words):
         return None
     (kind, word), sign = words[at + 1], _sign(words, at)
-    if sign == "." and kind == "name" and _sign(words, at + 2) != "(":
-        return word, 2
+    if sign == "." and kind in ("name", "quoted") and _sign(words, at + 2) != "(":
+        return word.strip("`"), 2
     if sign == "[" and kind == "string" and _sign(words, at + 2) == "]" and word[0] in "\"'" and "\\" not in word:
         return word.strip(word[0]), 3
     return None
