@@ -16,13 +16,20 @@ from gated.core.order import fields
 
 MAX_RENDERED: Final = 200
 
+# Control, bidi, zero-width and otherwise invisible characters. A fixed table: str.isprintable differs between Pythons.
 _UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_PIECE: Final = re.compile(r"\{(?P<name>[^{}]+)\}|(?P<literal>[^{}]+)|(?P<brace>[{}])", re.DOTALL)
 
 
 class TemplateError(ValueError):
-    """A template that has no meaning."""
+    """A template that has no meaning. `what` is wrong `at` a character of it, counted from 0."""
+
+    def __init__(self, text: str, at: int, what: str) -> None:
+        super().__init__(f"`{text}` at character {at}: {what}")
+        self.at, self.what = at, what
 
 
 class Template:
@@ -32,13 +39,7 @@ class Template:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        literals, names = _parse(text)
-        self._literals = literals
-        self.fields = tuple(names)
-        try:
-            self._paths = tuple(fields.compile_field(name) for name in names)
-        except fields.FieldError as error:
-            raise TemplateError(f"`{text}`: {error}") from error
+        self._literals, self.fields, self._paths = _parse(text)
 
     def render_key(self, args: Mapping[str, Any]) -> str | None:
         """The key, or None where a placeholder leads nowhere."""
@@ -70,26 +71,35 @@ def compile_template(text: str) -> Template:
     return Template(text)
 
 
-def _parse(text: str) -> tuple[tuple[str, ...], list[str]]:
-    literals, names = [""], list[str]()
-    position = 0
-    while position < len(text):
-        char = text[position]
-        if char == "}":
-            raise TemplateError(f"`{text}` has a `}}` without a `{{` at character {position}")
-        if char != "{":
-            literals[-1] += char
-            position += 1
+def _parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[fields.Step, ...], ...]]:
+    """The literals around the placeholders, the fields as written, their paths."""
+    literals, names, paths = [""], list[str](), list[tuple[fields.Step, ...]]()
+    for piece in _PIECE.finditer(text):
+        if piece["brace"]:
+            raise TemplateError(text, piece.start(), _brace_fault(text, piece.start()))
+        if piece["literal"]:
+            literals[-1] += piece["literal"]
             continue
-        end = text.find("}", position)
-        name = text[position + 1 : end]
-        if end < 0 or "{" in name or not name:
-            what = "an empty" if not name and end >= 0 else "an unclosed"
-            raise TemplateError(f"`{text}` has {what} `{{` at character {position}")
-        names.append(name)
+        paths.append(_path(text, piece["name"], piece.start("name")))
+        names.append(piece["name"])
         literals.append("")
-        position = end + 1
-    return tuple(literals), names
+    return tuple(literals), tuple(names), tuple(paths)
+
+
+def _brace_fault(text: str, at: int) -> str:
+    if text[at] == "}":
+        return "a `}` closes nothing"
+    return "empty braces: write a field like `{file_path}`" if text.startswith("{}", at) else "a `{` is not closed"
+
+
+def _path(text: str, name: str, at: int) -> tuple[fields.Step, ...]:
+    try:
+        path = fields.compile_field(name)
+    except fields.FieldError as error:
+        raise TemplateError(text, at + error.at, error.what) from error
+    if any(isinstance(step, fields.Every) for step in path):
+        raise TemplateError(text, at, f"`{name}` leads to many values: a template takes one, like `{{items[0].name}}`")
+    return path
 
 
 def escape_text(text: str, limit: int = MAX_RENDERED) -> str:
