@@ -97,7 +97,7 @@ class MachineError(ValueError):
 
 
 class Transition(Struct, frozen=True):
-    """`sources` is None for any state. `contents` and `facts` are further conditions of `status`.
+    """`sources` is None for any state. `content` and `facts` are further conditions of `status`.
 
     `moves` is what a call in flight that matches may do to an instance, `forced` the same for an approved ask.
     """
