@@ -147,6 +147,7 @@ class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag
     labels: dict[str, str] = {}
     tools: tuple[str, ...] | None = None
     parent: RunId | None = None
+    message: str | None = None  # the client's id of its message, by which it is known when it is published again
 
 
 class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_received", tag_field="kind"):
@@ -257,6 +258,7 @@ class RunOpened(Struct, frozen=True, omit_defaults=True, tag="run_opened", tag_f
     tools: tuple[str, ...] | None = None
     parent: RunId | None = None
     announced: bool = False
+    message: str | None = None
 
 
 class Admission(Struct, frozen=True, omit_defaults=True):

@@ -203,10 +203,10 @@ class Unreadable(ValueError):
         self.code, self.reason = code, reason
 
 
-def read(origin: Origin, data: bytes, content_type: str | None = None) -> Observation:
+def read(origin: Origin, data: bytes, content_type: str | None = None, message_id: str | None = None) -> Observation:
     """The observation that a message is. Never raises: what cannot be read is a `MessageRefused`."""
     try:
-        return to_observation(origin, _parse(data, content_type))
+        return to_observation(origin, _parse(data, content_type), message_id if ingress.is_id(message_id) else None)
     except Unreadable as error:
         digest = hashlib.sha256(data).hexdigest()
         return MessageRefused(origin.sender, error.code, error.reason[:500], digest, len(data))
@@ -240,7 +240,7 @@ def _json_of(data: bytes) -> bytes:
         raise Unreadable("ingress.shape", f"not MessagePack of JSON values: {error}") from error
 
 
-def to_observation(origin: Origin, message: Inbound) -> Observation:
+def to_observation(origin: Origin, message: Inbound, message_id: str | None = None) -> Observation:
     """Raises `Unreadable` where the sender's role may not say this."""
     by = origin.sender
     if not isinstance(message, SENDERS[by.role]):
@@ -253,7 +253,7 @@ def to_observation(origin: Origin, message: Inbound) -> Observation:
             cost = None if message.cost_usd is None else _usd(message.cost_usd)
             return OutcomeReported(by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens)
         case RunStart():
-            return _run_started(by, message)
+            return _run_started(by, message, message_id)
         case RunFinish():
             return FinishRequested(by)
         case RunAbort() | RunKill():
@@ -266,7 +266,7 @@ def to_observation(origin: Origin, message: Inbound) -> Observation:
             return ForgetRequested(by, message.remembered)
 
 
-def _run_started(by: Sender, message: RunStart) -> RunStarted:
+def _run_started(by: Sender, message: RunStart, message_id: str | None) -> RunStarted:
     if message.agent is not None and by.role == "agent" and message.agent != by.name:
         raise Unreadable("ingress.shape", "`agent` is for operators: an agent opens its own runs")
     if message.agent is None and by.role == "operator":
@@ -278,6 +278,7 @@ def _run_started(by: Sender, message: RunStart) -> RunStarted:
         labels=message.labels,
         tools=None if message.tools is None else tuple(message.tools),
         parent=None if message.parent_run is None else RunId(message.parent_run),
+        message=message_id,
     )
 
 

@@ -60,9 +60,10 @@ class Gate:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, origin: Origin, message: Struct, keys: list[Key], timeout: float | None = None) -> list[Any]:
+    async def ask(self, origin: Origin, message: Struct, keys: list[Key], timeout: float | None = None) -> tuple[list[Any], int]:
         """Publish an input and wait for the answers to `keys` (a call's id, or nothing for the message itself).
 
+        Returns them and how often the input had to be published.
         Raises `Refused`, `GateUnavailable`.
         """
         data = wire.encode(message)
@@ -75,8 +76,8 @@ class Gate:
         awaited.append((message_id,))
         try:
             async with asyncio.timeout(timeout or self.timeout):
-                await self._publish_until_answered(origin, data, message_id, futures, by_id)
-            return [future.result() for future in futures]
+                times = await self._publish_until_answered(origin, data, message_id, futures, by_id)
+            return [future.result() for future in futures], times
         except TimeoutError as error:
             said = f"; the bus said: {self._denials[-1]}" if self._denials else ""
             raise GateUnavailable(f"no verdict within {timeout or self.timeout:g}s{said}") from error
@@ -88,7 +89,7 @@ class Gate:
 
     async def _publish_until_answered(
         self, origin: Origin, data: bytes, message_id: str, futures: list[asyncio.Future[Any]], by_id: asyncio.Future[Any]
-    ) -> None:
+    ) -> int:
         subject = wire.in_subject(origin, self._prefix)
         attempt = 0
         while True:
@@ -97,7 +98,7 @@ class Gate:
                 await self._client.publish(subject, data, headers=headers)
             attempt += 1
             if await self._answered(futures, by_id):
-                return
+                return attempt
 
     async def _answered(self, futures: list[asyncio.Future[Any]], by_id: asyncio.Future[Any]) -> bool:
         """Whether every answer came before it is time to publish again. Raises where one never will."""

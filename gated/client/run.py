@@ -109,7 +109,7 @@ class Run:
             for call in calls
         ]
         message = wire.Intents(calls=wanted, mode=mode, nesting="explicit")
-        answers = await self._gate.ask(self._origin, message, [("call", call.id) for call in wanted], timeout)
+        answers, _ = await self._gate.ask(self._origin, message, [("call", call.id) for call in wanted], timeout)
         return [_verdict(answer) for answer in answers]
 
     async def resume(self, verdict: Verdict) -> Verdict:
@@ -135,8 +135,10 @@ class Run:
         message = wire.Outcome(
             call=call, status=status, content=content, facts=dict(facts or {}), cost_usd=cost_usd, tokens=tokens
         )
-        (answer,) = await self._gate.ask(self._origin, message, [("outcome", call)])
+        (answer,), times = await self._gate.ask(self._origin, message, [("outcome", call)])
         if isinstance(answer, Refusal):
+            if times > 1 and answer.code == "lifecycle.already_settled":
+                return Outcome(call)  # it was taken the first time, and the answer was lost on the way
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, ReminderMessage)
         return Outcome(call, answer.reminders, answer.ungated)
@@ -208,7 +210,7 @@ class Run:
         return status
 
     async def _say(self, message: Struct) -> RunStatus:
-        (answer,) = await self._gate.ask(self._origin, message, [()])
+        (answer,), _ = await self._gate.ask(self._origin, message, [()])
         if isinstance(answer, Refusal):
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, RunStatus)

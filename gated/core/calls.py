@@ -16,7 +16,7 @@ from gated.core import pipeline, tickets, waiting
 from gated.core.call import Call
 from gated.core.fold import ancestors
 from gated.core.order import engine
-from gated.core.order.machines import NOTHING_TOUCHED
+from gated.core.order.machines import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
 from gated.core.stages import ceilings
 from gated.core.stages.lifecycle import ended_reason
@@ -242,9 +242,18 @@ def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
         call=_call(policy, profile, plea),
         nested=_nested(turn, profile, plea),
         at=turn.at,
-        touched=profile.machines.touches(plea.tool, plea.args) if ordered else NOTHING_TOUCHED,
+        touched=_touched(profile, plea) if ordered else NOTHING_TOUCHED,
         ancestors=_seats(turn) if run.parent is not None else (),
     )
+
+
+def _touched(profile: Profile, plea: Plea) -> Touched:
+    """The machines that the call bears on; what fails here is a crash of the order stage."""
+    try:
+        return profile.machines.touches(plea.tool, plea.args)
+    except Exception as error:
+        reason = "the stage order failed on this call, so it is denied"
+        return Touched(findings=(Finding("order", "deny", "order.crashed", reason, error=type(error).__name__),))
 
 
 def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:

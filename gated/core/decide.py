@@ -9,7 +9,7 @@ clock, no randomness and no IO, so the same log gives the same decisions, byte f
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import Struct
 
@@ -45,6 +45,9 @@ from gated.events import (
     kind_of,
     seal,
 )
+
+
+MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
 
 
 class Step(Struct, frozen=True):
@@ -130,6 +133,10 @@ def _start(turn: Turn, start: RunStarted) -> None:
     if not by_operator and start.by.name != start.agent:
         turn.refuse("lifecycle.not_run_owner", f"`{start.by}` cannot open a run of `{start.agent}`")
         return
+    run = turn.opened
+    if run is not None and start.message is not None and (run.agent, run.message) == (start.agent, start.message):
+        turn.replies.append(RunAnswered(status=run.end or "open", message=run.reason))  # the same message again
+        return
     barred = may_speak(turn, start.agent) or _reopens(turn)
     barred = barred or calls.may_open(turn, start.agent, by_operator=by_operator) or _orphan(turn, start.parent)
     if barred is not None:
@@ -144,6 +151,7 @@ def _start(turn: Turn, start: RunStarted) -> None:
             tools=start.tools,
             parent=start.parent,
             announced=True,
+            message=start.message,
         )
     )
 
@@ -175,10 +183,11 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
         turn.replies.append(RunAnswered(status="failed" if run.failed else "complete", message=run.reason))
         return
     profile, continuation = turn.profile(), turn.policy().continuation
-    ordered = any(stage == "order" for stage, _ in profile.stages)
-    undone = engine.incomplete(profile.machines, turn.state.order, turn.run_id) if ordered else ()
-    if undone and run.continuations < continuation.max_continuations and not profile.observed:
-        message = continuation.message.replace("{summary}", ", ".join(undone))
+    steers = ("order", False) in profile.stages
+    undone = engine.incomplete(profile.machines, turn.state.order, turn.run_id) if steers else ()
+    if undone and run.continuations < continuation.max_continuations:
+        more = (f"and {len(undone) - MAX_SUMMARY} more",) if len(undone) > MAX_SUMMARY else ()
+        message = continuation.message.replace("{summary}", ", ".join((*undone[:MAX_SUMMARY], *more)))
         turn.do(RunAnswered(status="steer", message=message))
         return
     grounded = run.grounded if profile.grounds else None

@@ -106,6 +106,7 @@ def _opened(state: ThreadState, run_id: RunId, at: int, decision: RunOpened) -> 
         policy=decision.policy,
         tally=Tally(at),
         parent=decision.parent,
+        message=decision.message,
         task=decision.task,
         labels=decision.labels,
         tools=decision.tools,
@@ -169,6 +170,7 @@ def _admitted(
         admission.parent,
         admission.touches,
         above,
+        run.policy,
         admission.args,
     )
     run = replace(
@@ -220,7 +222,13 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
         ancestor = runs[ancestor_id]
         runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.settle(*spend)))
     order = engine.advance(
-        state.order, profile.machines, run_id, decision.call, entry.touches, decision.moves, decision.reminders
+        state.order,
+        policies[entry.policy].profile(run.agent).machines,
+        run_id,
+        decision.call,
+        entry.touches,
+        decision.moves,
+        decision.reminders,
     )
     return replace(state, runs=runs, order=order, tally=state.tally.settle(*spend))
 

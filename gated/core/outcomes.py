@@ -94,9 +94,10 @@ def settle(
     lapsed: bool = False,
 ) -> None:
     """End an admitted call: apply its settlement, and end the run where that fails it."""
-    run, profile = turn.run, turn.profile()
+    run = turn.run
     entry = run.in_flight[call]
-    moved = engine.settle(profile.machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
+    machines = turn.registry.known[entry.policy].profile(run.agent).machines
+    moved = engine.settle(machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
     breached = _breached(turn, entry, status, content, facts)
     summary = _text(content) if status == "error" else ""

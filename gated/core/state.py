@@ -41,6 +41,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     parent: CallId | None = None
     touches: tuple[Touch, ...] = ()
     ancestors: tuple[RunId, ...] = ()  # the runs whose tallies the call counts in too
+    policy: str = ""  # whose machines and transitions `touches` speaks of, also after the run was bound to another
     args: dict[str, Any] | None = None  # kept where a postcondition will read them
 
 
@@ -59,6 +60,7 @@ class RunState(Struct, frozen=True):
     policy: str
     tally: Tally
     parent: RunId | None = None
+    message: str | None = None
     task: str | None = None
     labels: dict[str, str] = {}
     tools: tuple[str, ...] | None = None

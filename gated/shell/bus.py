@@ -146,7 +146,7 @@ class Bus:
                 stored.at,
                 stored.position,
                 message.reply,
-                headers.get("Nats-Msg-Id") if headers else None,
+                (headers.get(wire.RE) or headers.get("Nats-Msg-Id")) if headers else None,
                 headers.get("Content-Type") if headers else None,
             )
         )

@@ -1,115 +1,77 @@
 r"""Tool-call patterns: `Bash`, `Bash(npm *)`, `Edit(file_path ~ "src/**")`, `mcp__github__*`, `/mcp__(gh|gl)__.*/`.
 
 Three ways to match. *Exact* is what is written. *Wide* is for restrictions: names and positive operators fold case, and a
-positional glob is tried on every string of the arguments too, so that neither a capital nor a junk argument shakes it off.
-*Allowed* is for grants: exact, and a positional glob only ever matches one-key arguments.
+positional glob is tried on every argument and every string in them too, so that neither a capital nor a junk argument shakes
+it off. *Allowed* is for grants: exact, and a positional glob only ever matches one-key arguments.
+INVARIANT: allowed implies exact, and exact implies wide.
 Regexes are RE2's: linear time on attacker text; what RE2 does not take is a `PatternError`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import re2
 
 from gated.core.order import fields
-from gated.core.order.globs import Glob, GlobError, compile_glob, is_glob
+from gated.core.order.globs import GlobError, compile_glob, is_glob
+from gated.core.order.templates import escape_text
 
 Args = Mapping[str, Any]
+Test = Callable[[str], bool]
 
-_EXACT: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
-_CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)\s*(?P<op>!=~|=~|!~|!=|~|=)(?!~)\s*")
-_BEGINS: Final = re.compile(r"\s*[A-Za-z0-9_$@.*\[\]-]+\s*(?:!=~|=~|!~|!=|~|=)")
-_VALUE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_EXACT: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_GLOB: Final = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
+_CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)(?<!\[)\s*(?P<op>!=~|=~|!~|!=|~|=)(?!~)\s*")
+_BEGINS: Final = re.compile(r"\s*[A-Za-z0-9_$@.*\[\]-]+(?<!\[)\s*(?:!=~|=~|!~|!=|~|=)")
+_VALUE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
 _SHARP: Final = {"=": 3, "!=": 3, "~": 2, "!~": 2, "=~": 1, "!=~": 1}
+
+_NO_CONDITION: Final = 'a condition is `field OP "value"` (as a glob, write `[=]` and `[~]` for the characters)'
+_TWO_READINGS: Final = "`/(` stands here twice: write `[/](` in the regex of the name, or `/[(]` in the glob"
 
 
 class PatternError(ValueError):
-    """A pattern that has no meaning: what is wrong, and where."""
+    """A pattern that has no meaning. `what` is wrong `at` a character of it, counted from 0."""
+
+    def __init__(self, text: str, at: int, what: str) -> None:
+        super().__init__(f"`{text}` at character {at}: {what}" if text else "a pattern is empty")
+        self.at, self.what = at, what
 
 
 class Condition:
     """`field OP "value"`: holds where one of the field's values does. A field that leads nowhere never holds."""
 
-    __slots__ = ("_holds", "_key", "_negative", "_steps", "_wide", "op", "text")
+    __slots__ = ("_holds", "_key", "_steps", "_wide", "op", "text")
 
-    def __init__(self, field: str, op: str, value: str) -> None:
-        try:
-            self._steps = fields.compile_field(field)
-        except fields.FieldError as error:
-            raise PatternError(str(error)) from error
-        first = self._steps[0]
-        self._key = first if len(self._steps) == 1 and isinstance(first, str) else None
-        self.op, self.text = op, f'{field} {op} "{value}"'
-        self._negative = op.startswith("!")
-        self._holds = _test(op, value, fold=False)
-        self._wide = self._holds if self._negative else _test(op, value, fold=True)
+    def __init__(self, steps: tuple[fields.Step, ...], op: str, text: str, holds: Test, wide: Test) -> None:
+        self._steps, self._holds, self._wide, self.op, self.text = steps, holds, wide, op, text
+        self._key = steps[0] if len(steps) == 1 and isinstance(steps[0], str) else None
 
     def holds(self, args: Args) -> bool:
         if self._key is not None:  # one plain field, the usual case
             return self._key in args and self._holds(fields.render(args[self._key]))
-        return any(self._holds(fields.render(value)) for value in fields.resolve(self._steps, args))
+        return any(map(self._holds, self.values(args)))
 
     def holds_wide(self, args: Args) -> bool:
-        for value in fields.resolve(self._steps, args):
-            text = fields.render(value)
-            if self._holds(text) or (not self._negative and self._wide(text)):
-                return True
-        return False
+        return any(map(self._wide, self.values(args)))
 
-
-def _test(op: str, value: str, *, fold: bool) -> Callable[[str], bool]:
-    test = _positive(op, value, fold)
-    return (lambda text: not test(text)) if op.startswith("!") else test
-
-
-def _positive(op: str, value: str, fold: bool) -> Callable[[str], bool]:
-    """The test of an operator without its negation."""
-    if op.endswith("=~"):
-        search = _regex(value, fold=fold).search
-        return lambda text: search(text) is not None
-    value = value.casefold() if fold else value
-    if op.endswith("="):
-        return (lambda text: text.casefold() == value) if fold else value.__eq__
-    glob = _glob(value)
-    return (lambda text: glob.matches(text.casefold())) if fold else glob.matches
-
-
-def _glob(text: str) -> Glob:
-    try:
-        return compile_glob(text)
-    except GlobError as error:
-        raise PatternError(str(error)) from error
-
-
-def _regex(text: str, *, fold: bool = False) -> Any:
-    options: Any = re2.Options()
-    options.log_errors = False
-    options.case_sensitive = not fold
-    try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        raise PatternError(f"`{text}` is not a regular expression of RE2: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    return said.decode() if isinstance(said, bytes) else str(said)
+    def values(self, args: Args) -> Iterator[str]:
+        """What is compared."""
+        return map(fields.render, fields.resolve(self._steps, args))
 
 
 class Pattern:
     """A compiled pattern. `specificity` orders rules: larger is more specific."""
 
     __slots__ = (
-        "_any",
         "_conditions",
-        "_fold",
         "_glob",
         "_glob_wide",
         "_name",
+        "_name_wide",
         "exact_tool",
         "needs_args",
         "specificity",
@@ -118,31 +80,25 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        name, inside = _split(text)
-        self.exact_tool: str | None = None
-        self._name, self._fold, rank = _name_test(text, name)
-        if rank == 3:
-            self.exact_tool = name
+        name, inside, offset = _split(text)
+        self._name, self._name_wide, rank = _name_tests(text, name)
+        self.exact_tool: str | None = name if rank == 3 else None
         self._conditions: tuple[Condition, ...] = ()
-        self._glob: Glob | None = None
-        self._glob_wide: Glob | None = None
-        self._any = inside is None or inside.strip() == "*"
-        if inside is not None and not self._any:
-            self._arguments(text, inside)
-        self.needs_args = not self._any
-        self.specificity = (rank, int(self.needs_args), len(self._conditions), *self._sharpness())
+        self._glob: Test | None = None
+        self._glob_wide: Test | None = None
+        self.needs_args = inside not in (None, "*")
+        if inside is not None and self.needs_args:
+            self._arguments(text, inside, offset)
+        sharpness = sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True)
+        self.specificity: tuple[int, ...] = (rank, int(self.needs_args), len(self._conditions), *sharpness)
 
-    def _sharpness(self) -> list[int]:
-        return sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True)
-
-    def _arguments(self, text: str, inside: str) -> None:
-        if not inside.strip():
-            raise PatternError(f"`{text}` has empty parentheses: leave them out, or write `(*)` for any arguments")
+    def _arguments(self, text: str, inside: str, offset: int) -> None:
         if _BEGINS.match(inside):
-            self._conditions = _conditions(text, inside)
-        else:
-            self._glob = _glob(inside)
-            self._glob_wide = _glob(inside.casefold())
+            self._conditions = _conditions(text, inside, offset)
+            return
+        if text.startswith("/") and "/(" in inside:
+            raise PatternError(text, offset + inside.index("/("), _TWO_READINGS)
+        self._glob, self._glob_wide = _part(text, offset, _globs, inside)
 
     def matches_name(self, tool: str) -> bool:
         return self._name(tool)
@@ -151,24 +107,20 @@ class Pattern:
         """Exactly as written."""
         if not self._name(tool):
             return False
-        if self._any:
+        if not self.needs_args:
             return True
         if self._glob is not None:
-            return self._glob.matches(primary(args))
+            return self._glob(primary(args))
         return all(condition.holds(args) for condition in self._conditions)
 
     def matches_wide(self, tool: str, args: Args) -> bool:
         """As a restriction: whatever matches exactly matches widely too."""
-        if not (self._name(tool) or self._fold(tool)):
+        if not self._name_wide(tool):
             return False
-        if self._any:
+        if not self.needs_args:
             return True
-        if self._glob is not None and self._glob_wide is not None:
-            glob, wide = self._glob, self._glob_wide
-            return any(
-                glob.matches(text) or wide.matches(text.casefold())
-                for text in (primary(args), fields.compact(args), *fields.strings(args))
-            )
+        if self._glob_wide is not None:
+            return any(map(self._glob_wide, _everything(args)))
         return all(condition.holds_wide(args) for condition in self._conditions)
 
     def matches_allowed(self, tool: str, args: Args) -> bool:
@@ -179,18 +131,24 @@ class Pattern:
 
     def explain(self, tool: str, args: Args) -> list[str]:
         """Lines for people: which part matched and which did not."""
-        lines = [f"name: `{tool}` {_does(self._name(tool))}"]
-        if self._any:
+        lines = [f"name: `{escape_text(tool)}` {_does(self._name(tool), self._name_wide(tool))}"]
+        if not self.needs_args:
             lines.append("arguments: any match")
-        elif self._glob is not None:
-            lines.append(f"arguments: the primary argument `{primary(args)[:200]}` {_does(self._glob.matches(primary(args)))}")
-        for condition in self._conditions:
-            lines.append(f"{condition.text}: {_does(condition.holds(args))}")
-        return lines
+        elif self._glob is not None and self._glob_wide is not None:
+            verb = _does(self._glob(primary(args)), any(map(self._glob_wide, _everything(args))))
+            lines.append(f"arguments: the primary argument `{escape_text(primary(args))}` {verb}")
+        return lines + [_explain(condition, args) for condition in self._conditions]
 
 
-def _does(matched: bool) -> str:
-    return "matches" if matched else "does not match"
+def _explain(condition: Condition, args: Args) -> str:
+    value = next(condition.values(args), None)
+    if value is None:
+        return f"{condition.text}: does not match, for the arguments have no such field"
+    return f"{condition.text}: `{escape_text(value)}` {_does(condition.holds(args), condition.holds_wide(args))}"
+
+
+def _does(exact: bool, wide: bool) -> str:
+    return "matches" if exact else "matches only widely" if wide else "does not match"
 
 
 def primary(args: Args) -> str:
@@ -198,6 +156,13 @@ def primary(args: Args) -> str:
     if len(args) == 1:
         return fields.render(next(iter(args.values())))
     return fields.compact(args)
+
+
+def _everything(args: Args) -> Iterator[str]:
+    """What a wide positional glob is tried on: all as JSON, each argument as if it were the only one, every string."""
+    yield fields.compact(args)
+    yield from map(fields.render, args.values())
+    yield from fields.strings(args)
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -212,7 +177,7 @@ class Conditions:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._all = _conditions(text, text)
+        self._all = _conditions(text, text, 0)
 
     def holds(self, value: Args) -> bool:
         return all(condition.holds(value) for condition in self._all)
@@ -226,63 +191,113 @@ def compile_conditions(text: str) -> Conditions:
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def _split(text: str) -> tuple[str, str | None]:
-    """The name, and what stands inside the parentheses."""
-    if not text:
-        raise PatternError("a pattern is empty")
-    if text.startswith("/"):
-        end = _regex_end(text)
-        name, rest = text[:end], text[end:]
-    else:
-        opening = text.find("(")
-        name, rest = (text, "") if opening < 0 else (text[:opening], text[opening:])
+def _split(text: str) -> tuple[str, str | None, int]:
+    """The name; what stands inside the parentheses, without white space around it; and where that begins."""
+    end = _regex_end(text) if text.startswith("/") else text.find("(")
+    name, rest = (text, "") if end < 0 else (text[:end], text[end:])
     if not rest:
-        return name, None
+        return name, None, end
     if not rest.startswith("(") or not rest.endswith(")"):
-        raise PatternError(f"`{text}` does not end with the `)` of its arguments")
-    return name, rest[1:-1]
+        raise PatternError(text, len(text), "it does not end with the `)` of its arguments")
+    inside = rest[1:-1].strip()
+    if not inside:
+        raise PatternError(text, end, "empty parentheses: leave them out, or write `(*)` for any arguments")
+    return name, inside, end + rest.index(inside)
 
 
 def _regex_end(text: str) -> int:
-    """Behind the closing slash of a regex name: the last one, or the one before the arguments."""
-    end = text.find("/(", 1)
-    while end > 0 and not text.endswith(")"):
-        end = text.find("/(", end + 1)
-    if end < 0:
-        end = len(text) - 1 if text.endswith("/") else 0
+    """Behind the closing slash of a regex name: the last character, or the slash before the arguments."""
+    end = text.find("/(", 1) if text.endswith(")") else len(text) - 1 if text.endswith("/") else 0
     if end <= 1:
-        raise PatternError(f"`{text}` is not a regex name: write it like `/read_.*/`")
+        raise PatternError(text, 0, "a regex name is written like `/read_.*/`")
     return end + 1
 
 
-def _name_test(text: str, name: str) -> tuple[Callable[[str], bool], Callable[[str], bool], int]:
-    """Exact test, folded test and rank of a name."""
+def _name_tests(text: str, name: str) -> tuple[Test, Test, int]:
+    """Exact test, wide test and rank of a name."""
     if name.startswith("/"):
-        sharp, wide = _regex(name[1:-1]).fullmatch, _regex(name[1:-1], fold=True).fullmatch
-        return (lambda tool: sharp(tool) is not None), (lambda tool: wide(tool) is not None), 1
-    if not name or _NAME.fullmatch(name) is None:
-        raise PatternError(f"`{text}` does not begin with a tool name, a glob or a `/regex/`")
-    folded_name = name.casefold()
-    if is_glob(name):
-        glob, folded = _glob(name), _glob(folded_name)
-        return glob.matches, (lambda tool: folded.matches(tool.casefold())), 2
-    if _EXACT.fullmatch(name) is None:
-        raise PatternError(f"`{text}`: `{name}` is no tool's name; alternatives are written as a regex, like `/(a|b)/`")
-    return name.__eq__, (lambda tool: tool.casefold() == folded_name), 3
+        return *_part(text, 1, lambda regex: _regexes(regex, "fullmatch"), name[1:-1]), 1
+    if is_glob(name) and _GLOB.fullmatch(name):
+        return *_part(text, 0, _globs, name), 2
+    if not text or _EXACT.fullmatch(name) is None:
+        raise PatternError(text, 0, f"`{name}` is neither a tool's name, nor a glob with `*`, `?` or `[`, nor a `/regex/`")
+    return *_equals(name), 3
 
 
-def _conditions(text: str, inside: str) -> tuple[Condition, ...]:
+def _conditions(text: str, inside: str, offset: int) -> tuple[Condition, ...]:
     found: list[Condition] = []
     position = 0
     while True:
         head = _CONDITION.match(inside, position)
-        value = _VALUE.match(inside, head.end()) if head else None
-        if head is None or value is None:
-            raise PatternError(f'`{text}` is broken at character {position}: a condition is `field OP "value"`')
-        found.append(Condition(head["field"], head["op"], re.sub(r'\\(["\\])', r"\1", value[1])))
-        rest = inside[value.end() :].lstrip()
-        if not rest:
+        if head is None:
+            raise PatternError(text, offset + position, _NO_CONDITION)
+        value = _VALUE.match(inside, head.end())
+        if value is None:
+            raise PatternError(text, offset + head.end(), f"a double-quoted value is missing or not closed; {_NO_CONDITION}")
+        found.append(_condition(text, head, value, offset))
+        position = value.end()
+        if position == len(inside):
             return tuple(found)
-        if not rest.startswith(","):
-            raise PatternError(f"`{text}` wants a comma between conditions, before `{rest[:20]}`")
-        position = len(inside) - len(rest) + 1
+        if inside[position] != ",":
+            raise PatternError(text, offset + position, "a comma is missing between two conditions")
+        position += 1
+
+
+def _condition(text: str, head: re.Match[str], value: re.Match[str], offset: int) -> Condition:
+    field, op = head["field"], head["op"]
+    steps = _part(text, offset + head.start("field"), fields.compile_field, field)
+    operand = re.sub(r'\\(["\\])', r"\1", value[1])
+    holds, wide = _part(text, offset + value.start(1), _OPERATORS[op.removeprefix("!")], operand)
+    if op.startswith("!"):  # these do not fold: a capital must not turn what they hold of into what they do not
+        return Condition(steps, op, f'{field} {op} "{value[1]}"', *(lambda text: not holds(text),) * 2)
+    return Condition(steps, op, f'{field} {op} "{value[1]}"', holds, wide)
+
+
+# --- tests: the exact one and the wide one ----------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+
+
+class _RegexError(ValueError):
+    at: Final = 0
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+def _part(text: str, at: int, compile: Callable[[str], _T], part: str) -> _T:
+    """Compiles a part of a pattern; its errors say where in the whole they are."""
+    try:
+        return compile(part)
+    except (GlobError, fields.FieldError, _RegexError) as error:
+        raise PatternError(text, at + error.at, error.what) from error
+
+
+def _globs(text: str) -> tuple[Test, Test]:
+    return compile_glob(text).matches, compile_glob(text, fold=True).matches
+
+
+def _equals(text: str) -> tuple[Test, Test]:
+    folded = text.casefold()
+    return text.__eq__, lambda value: value.casefold() == folded
+
+
+def _regexes(text: str, how: str = "search") -> tuple[Test, Test]:
+    exact, folded = getattr(_regex(text), how), getattr(_regex(text, fold=True), how)
+    # Either, for `[^a-z]` excludes more when case is ignored.
+    return (lambda value: exact(value) is not None), (lambda value: exact(value) is not None or folded(value) is not None)
+
+
+def _regex(text: str, *, fold: bool = False) -> Any:
+    options: Any = re2.Options()
+    options.log_errors = False
+    options.case_sensitive = not fold
+    try:
+        return re2.compile(text, options)
+    except re2.error as error:
+        said = error.args[0] if error.args else error
+        raise _RegexError(f"`{text}` is no regex of RE2: {said.decode() if isinstance(said, bytes) else said}") from error
+
+
+_OPERATORS: Final[Mapping[str, Callable[[str], tuple[Test, Test]]]] = {"=": _equals, "~": _globs, "=~": _regexes}

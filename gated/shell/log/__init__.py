@@ -1,7 +1,7 @@
 """The event log: append-only records, one hash chain per thread, and what every backend of it must do.
 
-INVARIANT: `append_many` returns only when every record is durable; it is all or nothing. A writer that has been fenced off
-never writes again.
+INVARIANT: an append returns only when every record is durable; it is all or nothing. A record goes in only where it continues its
+thread's chain. A writer that has been fenced off never writes again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
+from gated.core.chain import CheckpointNote
 from gated.events import Record, RunId, ThreadId
+
+Due = tuple[ThreadId, RunId, int]
 
 
 class LogError(Exception):
@@ -17,23 +20,39 @@ class LogError(Exception):
 
 
 class LogConflict(LogError):
-    """A record is not the next one of its thread: another writer was here, or the caller's state is stale."""
+    """A record is not the next one of its thread: another writer was here, or the caller's state is stale.
+
+    `seq` is the number that the record should have got, `found` that of the thread's last record.
+    """
 
     def __init__(self, thread: str, seq: int, found: int) -> None:
-        super().__init__(f"record {seq} of thread `{thread}` is not the next one: the log is at {found}")
+        why = f"the log is at {found}" if found != seq - 1 else f"it does not continue the chain of record {found}"
+        super().__init__(f"record {seq} of thread `{thread}` is not the next one: {why}")
         self.thread, self.seq, self.found = thread, seq, found
 
 
 class LogUnavailable(LogError):
-    """The log cannot be written now (disk full, read-only, closed); trying again may work."""
+    """The log cannot be used now (disk full, read-only, closed); trying again may work."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class LogLocked(LogError):
-    """Another daemon has the log open for writing."""
+    """Another daemon writes the log, or has taken it over: this one never writes it (again)."""
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(f"`{path}` is open in another daemon ({holder}): one log has one writer")
         self.path, self.holder = path, holder
+
+
+class LogDamaged(LogError):
+    """What is stored cannot be read. `position` is the last good position, or the line of an export."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"{why}, at position {position}")
+        self.position, self.why = position, why
 
 
 class Positioned(NamedTuple):
@@ -43,14 +62,8 @@ class Positioned(NamedTuple):
     record: Record
 
 
-class EventLog(Protocol):
-    """Reading and appending. Readers need no lock and see what a daemon writes."""
-
-    async def append_many(self, records: Sequence[Record], dues: Sequence[tuple[ThreadId, RunId, int]] = ()) -> None:
-        """Append records of any threads in order. Raises `LogConflict`, `LogUnavailable`.
-
-        `dues` are the runs' next deadlines (µs; 0: none): an index beside the records, so that a start need not read them all.
-        """
+class ReadableLog(Protocol):
+    """Readers need no lock, write nothing, and see what a daemon writes. All raise `LogUnavailable` and `LogDamaged`."""
 
     async def get(self, thread: ThreadId, seq: int) -> Record | None: ...
 
@@ -66,16 +79,49 @@ class EventLog(Protocol):
     async def head(self) -> int:
         """The position of the last record; 0 where there is none."""
 
-    async def put_policy(self, digest: str, text: bytes) -> None: ...
+    async def heads(self) -> dict[ThreadId, tuple[int, str]]:
+        """The last record of every thread, sorted by thread: seq and hash."""
+
+    def threads(self) -> AsyncIterator[ThreadId]:
+        """The threads that have records, sorted."""
 
     async def policy(self, digest: str) -> bytes | None: ...
 
-    async def policies(self) -> dict[str, bytes]: ...
-
-    async def save_snapshot(self, thread: ThreadId, seq: int, data: bytes) -> None: ...
+    async def policies(self) -> dict[str, bytes]:
+        """The canonical text of every policy of the log, by digest, sorted."""
 
     async def load_snapshot(self, thread: ThreadId) -> tuple[int, bytes] | None: ...
 
-    def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]: ...
+    async def checkpoints(self) -> list[CheckpointNote]:
+        """The sealed checkpoints, oldest first."""
 
     async def close(self) -> None: ...
+
+
+class EventLog(ReadableLog, Protocol):
+    """Reading and appending. What writes raises `LogUnavailable` (its outcome is unknown: ask `get`) and `LogLocked`."""
+
+    async def append(self, thread: ThreadId, expected_seq: int, records: Sequence[Record], fence: int | None = None) -> None:
+        """Append records of one thread, which is at `expected_seq` now. Raises `LogConflict`.
+
+        `fence` is the epoch that the caller believes to hold the log in; a stale one is `LogLocked`.
+        """
+
+    async def append_many(self, records: Sequence[Record], dues: Sequence[Due] = ()) -> None:
+        """Append records of any threads in order. Raises `LogConflict`.
+
+        `dues` are the runs' next deadlines (µs; 0: none): an index beside the records, so that a start need not read them all.
+        """
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each writer that opened the log."""
+
+    async def put_policy(self, digest: str, text: bytes) -> None: ...
+
+    async def save_snapshot(self, thread: ThreadId, seq: int, data: bytes) -> None: ...
+
+    async def put_checkpoint(self, note: CheckpointNote) -> None:
+        """Keep a checkpoint that was made elsewhere."""
+
+    def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]: ...
