@@ -46,7 +46,6 @@ from gated.events import (
     seal,
 )
 
-
 MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
 
 

@@ -16,6 +16,7 @@ from gated.core.call import Call
 from gated.core.order import engine
 from gated.core.order.machines import Touched
 from gated.core.policy import Policy, Profile
+from gated.core.runview import View
 from gated.core.stages import contracts, dcbf, dfa, privilege
 from gated.core.state import RunState, ThreadState
 from gated.events import Decided, Finding, RunId, Touch
@@ -104,8 +105,8 @@ def _contracts(hearing: Hearing) -> tuple[Finding, ...]:
     return contracts.check(rules, contract_view(hearing.profile, hearing.run, hearing.at), hearing.call)
 
 
-def contract_view(profile: Profile, run: RunState, at: int) -> contracts.View:
-    return contracts.View(
+def contract_view(profile: Profile, run: RunState, at: int) -> View:
+    return View(
         agent=profile.name,
         phase=run.phase,
         step_count=run.step_count,

@@ -24,8 +24,7 @@ Test = Callable[[str], bool]
 
 _EXACT: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _GLOB: Final = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
-_CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)(?<!\[)\s*(?P<op>!=~|=~|!~|!=|~|=)(?!~)\s*")
-_BEGINS: Final = re.compile(r"\s*[A-Za-z0-9_$@.*\[\]-]+(?<!\[)\s*(?:!=~|=~|!~|!=|~|=)")
+_CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)(?<!\[)\s*(?P<op>!=~|=~|!~|!=|~|=)\s*")
 _VALUE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
 _SHARP: Final = {"=": 3, "!=": 3, "~": 2, "!~": 2, "=~": 1, "!=~": 1}
 
@@ -37,7 +36,7 @@ class PatternError(ValueError):
     """A pattern that has no meaning. `what` is wrong `at` a character of it, counted from 0."""
 
     def __init__(self, text: str, at: int, what: str) -> None:
-        super().__init__(f"`{text}` at character {at}: {what}" if text else "a pattern is empty")
+        super().__init__(f"`{text}` at character {at}: {what}" if text else "a pattern or its conditions are empty")
         self.at, self.what = at, what
 
 
@@ -89,11 +88,13 @@ class Pattern:
         self.needs_args = inside not in (None, "*")
         if inside is not None and self.needs_args:
             self._arguments(text, inside, offset)
-        sharpness = sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True)
-        self.specificity: tuple[int, ...] = (rank, int(self.needs_args), len(self._conditions), *sharpness)
+        self.specificity = (rank, int(self.needs_args), len(self._conditions), *self._sharpness())
+
+    def _sharpness(self) -> list[int]:
+        return sorted((_SHARP[condition.op] for condition in self._conditions), reverse=True)
 
     def _arguments(self, text: str, inside: str, offset: int) -> None:
-        if _BEGINS.match(inside):
+        if _CONDITION.match(inside):
             self._conditions = _conditions(text, inside, offset)
             return
         if text.startswith("/") and "/(" in inside:
@@ -159,10 +160,10 @@ def primary(args: Args) -> str:
 
 
 def _everything(args: Args) -> Iterator[str]:
-    """What a wide positional glob is tried on: all as JSON, each argument as if it were the only one, every string."""
-    yield fields.compact(args)
+    """What a wide positional glob is tried on: each argument as if it were the only one, every string, all as JSON."""
     yield from map(fields.render, args.values())
     yield from fields.strings(args)
+    yield fields.compact(args)
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -248,8 +249,8 @@ def _condition(text: str, head: re.Match[str], value: re.Match[str], offset: int
     steps = _part(text, offset + head.start("field"), fields.compile_field, field)
     operand = re.sub(r'\\(["\\])', r"\1", value[1])
     holds, wide = _part(text, offset + value.start(1), _OPERATORS[op.removeprefix("!")], operand)
-    if op.startswith("!"):  # these do not fold: a capital must not turn what they hold of into what they do not
-        return Condition(steps, op, f'{field} {op} "{value[1]}"', *(lambda text: not holds(text),) * 2)
+    if op.startswith("!"):  # these do not fold: ignoring case, they would hold of less
+        holds = wide = _negated(holds)
     return Condition(steps, op, f'{field} {op} "{value[1]}"', holds, wide)
 
 
@@ -276,6 +277,10 @@ def _part(text: str, at: int, compile: Callable[[str], _T], part: str) -> _T:
 
 def _globs(text: str) -> tuple[Test, Test]:
     return compile_glob(text).matches, compile_glob(text, fold=True).matches
+
+
+def _negated(test: Test) -> Test:
+    return lambda value: not test(value)
 
 
 def _equals(text: str) -> tuple[Test, Test]:
