@@ -69,9 +69,9 @@ class Expression:
         """What it reads, as `root` or `root.field`, sorted."""
         return tuple(use for root, fields in self.reads for use in _uses(root, fields))
 
-    def below(self, root: str, field: str) -> tuple[str, ...] | None:
-        """The names it reads of `root.field`; None where it reads it as a whole."""
-        return self._below.get((root, field))
+    def below(self, root: str, field: str) -> tuple[tuple[str, ...], bool]:
+        """The names it reads of `root.field`, and whether it may read others too."""
+        return self._below.get((root, field), ((), True))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The result, as plain data. Raises `EvaluationError`."""
@@ -115,13 +115,12 @@ def compile_expression(text: str, names: Names) -> Expression:
     return Expression(text, names)
 
 
-def _narrowed(paths: frozenset[tuple[str, ...]]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """For each `root.field` that is only read by its own fields, those fields."""
+def _narrowed(paths: frozenset[tuple[str, ...]]) -> dict[tuple[str, str], tuple[tuple[str, ...], bool]]:
+    """For each `root.field` of which a field is named: those fields, and whether it is also read as a whole."""
     found: dict[tuple[str, str], set[str]] = {}
     for root, field, name in (path[:3] for path in paths if len(path) > 2):
-        if (root,) not in paths and (root, field) not in paths:
-            found.setdefault((root, field), set()).add(name)
-    return {pair: tuple(sorted(names)) for pair, names in found.items()}
+        found.setdefault((root, field), set()).add(name)
+    return {pair: (tuple(sorted(names)), (pair[0],) in paths or pair in paths) for pair, names in sorted(found.items())}
 
 
 def _uses(root: str, fields: tuple[str, ...] | None) -> list[str]:

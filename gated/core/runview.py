@@ -58,7 +58,7 @@ def values(expression: Expression, view: View, tool: str | None = None, args: Ma
 def _run(expression: Expression, fields: Fields, view: View, tool: str | None) -> dict[str, Any]:
     run = {field: _RUN[field](view) for field in (_RUN if fields is None else fields)}
     if "counts" in run:
-        run["counts"] = _counts(expression.below("run", "counts"), view.counts, tool)
+        run["counts"] = _counts(*expression.below("run", "counts"), view.counts, tool)
     return run
 
 
@@ -83,10 +83,13 @@ _RUN: Final[Mapping[str, Callable[[View], Any]]] = {
 }
 
 
-def _counts(named: tuple[str, ...] | None, counts: Map[str, int], tool: str | None) -> dict[str, int]:
-    if named is not None:
-        return {name: counts.get(name, 0) for name in named}
-    return {**({} if tool is None else {tool: 0}), **counts}
+def _counts(named: tuple[str, ...], whole: bool, counts: Map[str, int], tool: str | None) -> dict[str, int]:
+    found = {name: counts.get(name, 0) for name in named}
+    if whole:
+        found.update(counts)
+        if tool is not None:
+            found.setdefault(tool, 0)
+    return found
 
 
 class When:

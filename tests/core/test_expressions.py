@@ -226,13 +226,13 @@ def test_uses(text: str, uses: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "below"),
     [
-        ("run.counts.pay < 3 && run.counts['a-b'] < 2", ("a-b", "pay")),
-        ("run.counts.pay < 3 && run.counts[tool] < 2", None),
-        ("run.counts.exists(t, t == 'x')", None),
-        ("run.phase == 'IDLE'", None),
+        ("run.counts.pay < 3 && run.counts['a-b'] < 2", (("a-b", "pay"), False)),
+        ("run.counts.pay < 3 && run.counts[tool] < 2", (("pay",), True)),
+        ("run.counts.pay < 3 && size(run) > 0", (("pay",), True)),
+        ("run.counts.exists(t, t == 'x')", ((), True)),
     ],
 )
-def test_below(text: str, below: tuple[str, ...] | None) -> None:
+def test_below(text: str, below: tuple[tuple[str, ...], bool]) -> None:
     assert made(text).below("run", "counts") == below
 
 
@@ -298,7 +298,7 @@ def _huge(value: Any) -> bool:
     return isinstance(value, int) and abs(value) >= 2**63 - 1
 
 
-@given(st.sampled_from(lines(HOLDS + HOLDS_NOT)), st.dictionaries(st.sampled_from(sorted(ARGS)), JSON))
+@given(st.sampled_from(lines(HOLDS) + lines(HOLDS_NOT) + lines(ERRORS)), st.dictionaries(st.sampled_from(sorted(ARGS)), JSON))
 def test_whatever_the_arguments_an_answer_is_a_boolean_or_an_error(text: str, args: dict[str, Any]) -> None:
     try:
         found: bool | str = made(text).test({**VALUES, "args": args})

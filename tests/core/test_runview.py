@@ -58,6 +58,7 @@ def test_every_name_has_its_value(text: str) -> None:
         "run.counts.pay == 2 && run.counts.refund == 0",
         "run.counts[tool] == 0",
         "run.counts[tool] == 0 && run.counts.pay == 2",
+        "run.counts[tool] == 0 && run.counts.wire == 0 && run.counts.pay == 2",
         "!('never' in run.counts)",
     ],
 )

@@ -12,6 +12,7 @@ from immutables import Map
 
 from gated.core.call import Call
 from gated.core.expressions import Expression
+from gated.core.policy import load_text
 from gated.core.runview import View
 from gated.core.stages.contracts import (
     ContractEntry,
@@ -22,6 +23,7 @@ from gated.core.stages.contracts import (
     ensure,
     fails_run,
 )
+from gated.documents import DocumentError
 from gated.events import CallId, Finding, Phase, Status
 
 VIEW: Final = View("payer", Phase.IDLE, 0, Map(), 0, None, {}, False, (), 1)
@@ -213,6 +215,18 @@ def test_a_mistake_is_a_load_error_with_its_place(entry: dict[str, Any], path: t
         rules({"on": "pay", "require": "true"}, entry)
     assert caught.value.path == path
     assert said in str(caught.value)
+
+
+def test_in_a_policy_a_mistake_has_file_and_line() -> None:
+    text = """\
+version: 1
+contracts:
+  - name: cap
+    on: pay
+    require: "arg.amount <= 10"
+"""
+    with pytest.raises(DocumentError, match=r"rules\.yaml:5.*did you mean `args`"):
+        load_text(text, "rules.yaml")
 
 
 @pytest.mark.parametrize("entry", [{"whenn": "true"}, {"otherwise": "allow"}, {"mode": "off"}, {"on_breach": "stop"}])
