@@ -1,55 +1,146 @@
-"""An export as a log that can be read: one JSON line a record or a policy, held in memory."""
+"""Exports: a log as JSON lines that verify and replay by themselves, read back as a log or into one.
+
+A policy is a line before the records, a checkpoint a line behind the record it stands on. An export read as a log is held in
+memory and only read; taken into another log it comes out of that one again byte for byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from pathlib import Path
 
-from gated.core.chain import import_line
-from gated.events import Record, ThreadId
-from gated.shell.log import LogUnavailable, Positioned
+import anyio
+from msgspec import Struct
+
+from gated.core.chain import CheckpointNote, checkpoint_line, export_line, parse_line, policy_line, verify_records
+from gated.events import Record, RunId, ThreadId
+from gated.shell.log import EventLog, LogDamaged, LogUnavailable, Positioned, ReadableLog
 
 
 class JsonlLog:
     """The reading half of an event log."""
 
-    def __init__(self, records: list[Record], policies: dict[str, bytes]) -> None:
-        self._records, self._policies = records, policies
+    def __init__(self, records: list[Record], policies: dict[str, bytes], checkpoints: Iterable[CheckpointNote] = ()) -> None:
+        self._records, self._policies, self._checkpoints = records, policies, list(checkpoints)
+        self._threads: dict[ThreadId, list[Record]] = {}
+        for record in records:
+            self._threads.setdefault(record.thread, []).append(record)
+
+    async def get(self, thread: ThreadId, seq: int) -> Record | None:
+        return next((r for r in self._threads.get(thread, ()) if r.seq == seq), None)
 
     async def read(self, thread: ThreadId, after: int = 0) -> AsyncIterator[Record]:
-        for record in self._records:
-            if record.thread == thread and record.seq > after:
+        for record in self._threads.get(thread, ()):
+            if record.seq > after:
                 yield record
 
     async def read_all(self, after: int = 0) -> AsyncIterator[Positioned]:
         for position, record in enumerate(self._records[after:], after + 1):
             yield Positioned(position, record)
 
+    async def tail(self, after: int) -> AsyncIterator[Positioned]:
+        """Ends where the export ends: it does not grow."""
+        async for found in self.read_all(after):
+            yield found
+
     async def head(self) -> int:
         return len(self._records)
 
+    async def heads(self) -> dict[ThreadId, tuple[int, str]]:
+        return {thread: (r[-1].seq, r[-1].hash) for thread, r in sorted(self._threads.items())}
+
+    async def threads(self) -> AsyncIterator[ThreadId]:
+        for thread in sorted(self._threads):
+            yield thread
+
+    async def policy(self, digest: str) -> bytes | None:
+        return self._policies.get(digest)
+
     async def policies(self) -> dict[str, bytes]:
-        return dict(self._policies)
+        return dict(sorted(self._policies.items()))
+
+    async def load_snapshot(self, thread: ThreadId) -> tuple[int, bytes] | None:
+        return None  # an export has records only: a fold from the start says the same
+
+    async def checkpoints(self) -> list[CheckpointNote]:
+        return list(self._checkpoints)
+
+    async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
+        for nothing in ():
+            yield nothing
 
     async def close(self) -> None:
-        self._records = []
+        self._records, self._threads = [], {}
 
 
 def open_export(path: Path) -> JsonlLog:
-    """Raises `LogUnavailable` with the line that cannot be read."""
+    """Raises `LogUnavailable` where the file cannot be read, `LogDamaged` with the line that cannot."""
     records: list[Record] = []
     policies: dict[str, bytes] = {}
+    checkpoints: list[CheckpointNote] = []
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                match _parsed(path, number, line):
+                    case Record() as record:
+                        records.append(record)
+                    case CheckpointNote() as note:
+                        checkpoints.append(note)
+                    case digest, text:
+                        policies[digest] = text
     except OSError as error:
         raise LogUnavailable(f"cannot read `{path}`: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
+    return JsonlLog(records, policies, checkpoints)
+
+
+def _parsed(path: Path, number: int, line: bytes) -> Record | tuple[str, bytes] | CheckpointNote:
+    try:
+        return parse_line(line)
+    except ValueError as error:
+        raise LogDamaged(number, f"{path}:{number}: {error}") from error
+
+
+async def export_lines(log: ReadableLog, threads: Collection[ThreadId] | None = None) -> AsyncIterator[bytes]:
+    """The lines of an export, each with its end. Of some `threads` only, it has no checkpoints: those seal the whole log.
+
+    Raises `LogDamaged` for a record that is not JSON.
+    """
+    for digest, text in (await log.policies()).items():
+        yield policy_line(digest, text) + b"\n"
+    notes: dict[int, list[str]] = {}
+    for made in await log.checkpoints() if threads is None else ():
+        notes.setdefault(made.position, []).append(made.note)
+    async for position, record in log.read_all():
+        if threads is not None and record.thread not in threads:
+            continue
         try:
-            item = import_line(line)
+            yield export_line(record) + b"\n"
         except ValueError as error:
-            raise LogUnavailable(f"{path}:{number}: {error}") from error
-        if isinstance(item, Record):
-            records.append(item)
-        else:
-            policies[item[0]] = item[1]
-    return JsonlLog(records, policies)
+            raise LogDamaged(position, str(error)) from error
+        for note in notes.get(position, ()):
+            yield checkpoint_line(position, note) + b"\n"
+
+
+class Imported(Struct, frozen=True):
+    """How many records went in, and how many checkpoints did not, since behind other records they seal nothing."""
+
+    records: int
+    foreign_checkpoints: int
+
+
+async def import_export(log: EventLog, path: Path) -> Imported:
+    """Append a whole export or nothing of it. Raises `LogConflict` where a record does not continue its thread in the log,
+    `LogDamaged` where one is not what its hash says, `LogUnavailable`.
+    """
+    export = await anyio.to_thread.run_sync(open_export, path)
+    records = [record async for _, record in export.read_all()]
+    damage = verify_records(enumerate(records, 1)).damage
+    if damage is not None:
+        raise LogDamaged(damage.position, f"{path}: {damage.what}")
+    notes, behind = await export.checkpoints(), await log.head()
+    for digest, text in (await export.policies()).items():
+        await log.put_policy(digest, text)
+    await log.append_many(records)
+    for note in () if behind else notes:
+        await log.put_checkpoint(note)
+    return Imported(len(records), len(notes) if behind else 0)

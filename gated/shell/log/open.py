@@ -20,7 +20,7 @@ Readable = SqliteLog | JsonlLog
 async def open_log(name: str) -> AsyncIterator[Readable]:
     """Open for reading, also while a daemon writes. Raises `LogUnavailable`."""
     if name.startswith("nats:"):
-        raise LogUnavailable("a log on JetStream is not supported by this version of gated: name a file")
+        raise LogUnavailable("a log on JetStream is not built yet: name a SQLite file or a `.jsonl` export")
     path = Path(name)
     log: Readable = await anyio.to_thread.run_sync(open_export, path) if path.suffix == ".jsonl" else await open_for_reading(path)
     try:

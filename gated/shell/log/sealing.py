@@ -15,10 +15,10 @@ SHARE: Final = 4
 
 
 class Sealing:
-    """Seals every `every` records, and at stop. `file` gets each note appended; keep it elsewhere, since only that shows a cut tail.
+    """Seals every `every` records, and at stop. `file` gets each note appended: kept elsewhere, it shows a cut tail.
 
-    A seal costs time in the number of threads: in a log of more than `SHARE * every` threads it waits for `threads / SHARE` records,
-    so that its cost for each record is bounded. The same bounds what checking the seals costs.
+    A seal costs time in the number of threads: in a log of more than `SHARE * every` threads it waits for `threads / SHARE`
+    records, so that its cost for each record is bounded. The same bounds what checking the seals costs.
     """
 
     def __init__(self, signer: Signer, every: int = EVERY, file: Path | None = None) -> None:

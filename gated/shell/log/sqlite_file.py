@@ -1,8 +1,8 @@
 """The SQLite file of a log: its tables, the lock of its one writer, its connections, and what its errors mean.
 
-INVARIANT: records and checkpoints are only ever inserted; triggers refuse the rest, for every program that opens the file. The
-`heads` table repeats the last record of every thread, in the same transaction, so that an append is compare-and-append and a start
-reads no records; `gated verify` computes the heads from the records and believes no table.
+INVARIANT: records and checkpoints are only ever inserted; triggers refuse the rest, for every program that opens the file.
+The `heads` table repeats the last record of every thread, in the same transaction, so that an append is compare-and-append and a
+start reads no records; `gated verify` computes the heads from the records and believes no table.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sqlite3
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import aiosqlite
 
@@ -28,7 +29,7 @@ create table if not exists records (
     kind text not null, prev text not null, hash text not null, body blob not null, unique (thread, seq)
 ) strict;
 create table if not exists heads (thread text primary key, seq integer not null, hash text not null) strict, without rowid;
-create table if not exists checkpoints (position integer primary key, note text not null) strict;
+create table if not exists checkpoints (id integer primary key, position integer not null, note text not null) strict;
 create table if not exists policies (digest text primary key, text blob not null) strict;
 create table if not exists snapshots (thread text primary key, seq integer not null, data blob not null) strict;
 create table if not exists deadlines (
@@ -54,7 +55,7 @@ begin select raise(abort, 'the log is append-only'); end;
 SCHEMA: Final = (
     _TABLES.format(version=SCHEMA_VERSION)
     + _GUARDS.format(table="records", same="position = new.position or (thread = new.thread and seq = new.seq)")
-    + _GUARDS.format(table="checkpoints", same="position = new.position")
+    + _GUARDS.format(table="checkpoints", same="id = new.id")
 )
 
 
@@ -85,7 +86,7 @@ def _check_version(path: Path, connection: sqlite3.Connection) -> None:
 
 async def connect_reader(path: Path) -> aiosqlite.Connection:
     """A connection that can only read. Raises `LogUnavailable`."""
-    uri = path.absolute().as_uri() + "?mode=ro"
+    uri = f"file:{quote(str(path))}?mode=ro"
     try:
         try:
             return await _looked_into(uri)
@@ -132,6 +133,6 @@ def take_lock(path: Path) -> int:
 def meaning(path: Path, verb: str, position: int, error: sqlite3.Error) -> LogError:
     """What an error of SQLite says of the log: damaged for good, or not to be used now."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
         return LogDamaged(position, f"cannot {verb} `{path}`: {error}")
     return LogUnavailable(f"cannot {verb} `{path}`: {error}")

@@ -43,6 +43,7 @@ class Writer:
         self._fenced: LogLocked | None = None
         self._connection, self.epoch = connect(path)
         self._sealed = self._number("select coalesce(max(position), 0) from checkpoints")
+        self._tried = 0
         self._thread = threading.Thread(target=self._work, name="gated-log", daemon=True)
         self._thread.start()
 
@@ -95,8 +96,10 @@ class Writer:
             return self._transact(batch, guarded=False)
         except Exception as error:
             self._roll_back()
-            why = meaning(self._path, "write", 0, error) if isinstance(error, sqlite3.Error) else error
-            return dict.fromkeys(range(len(batch)), why)
+            return dict.fromkeys(range(len(batch)), self._meaning(error))
+
+    def _meaning(self, error: Exception) -> Exception:
+        return meaning(self._path, "write", 0, error) if isinstance(error, sqlite3.Error) else error
 
     def _transact(self, batch: list[_Write], *, guarded: bool) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
@@ -110,20 +113,23 @@ class Writer:
                 if not guarded:
                     self._roll_back()
                     return self._transact(batch, guarded=True)
-                errors[index] = error
+                errors[index] = self._meaning(error)
         self._connection.execute("commit")
         return errors
 
     def _run(self, job: Job, guarded: bool) -> None:
-        if not guarded:
-            return job(self._connection)
-        self._connection.execute("savepoint job")
+        if guarded:
+            self._connection.execute("savepoint job")
         try:
             job(self._connection)
+        except sqlite3.OperationalError:
+            raise  # SQLite may have ended the whole transaction
         except Exception:
-            self._connection.execute("rollback to job")
+            if guarded:
+                self._connection.execute("rollback to job")
+                self._connection.execute("release job")
             raise
-        finally:
+        if guarded:
             self._connection.execute("release job")
 
     def _begin(self) -> None:
@@ -144,24 +150,23 @@ class Writer:
         return int(self._connection.execute(sql).fetchall()[0][0])
 
     def _seal_when_due(self, sealing: Sealing, ending: bool) -> None:
-        """A log that cannot be sealed now still decides; it says so, and tries again some records later."""
-        position = self._sealed
+        """A log that cannot be sealed now still decides: it says so, and tries again some records later and at the end."""
         try:
             position = self._number("select coalesce(max(position), 0) from records")
-            if position > self._sealed if ending else sealing.due(position, self._sealed):
-                sealing.publish(self._seal(sealing, position))
+            if not (position > self._sealed if ending else sealing.due(position, max(self._sealed, self._tried))):
+                return
+            self._tried = position
+            sealing.publish(self._seal(sealing, position))
         except Exception as error:
             self._roll_back()
-            log.error("cannot seal the log", log=str(self._path), position=position, error=str(error))
-        if sealing.due(position, self._sealed):
-            self._sealed = position
+            log.error("cannot seal the log", log=str(self._path), error=str(error))
 
     def _seal(self, sealing: Sealing, position: int) -> str:
         self._begin()
         head = self._connection.execute("select hash from records where position = ?", (position,)).fetchall()[0][0]
         rows = self._connection.execute("select thread, seq, hash from heads").fetchall()
         note = sealing.seal(position, head, {ThreadId(thread): (seq, hash_) for thread, seq, hash_ in rows})
-        self._connection.execute("insert into checkpoints values (?, ?)", (position, note))
+        self._connection.execute("insert into checkpoints (position, note) values (?, ?)", (position, note))
         self._connection.execute("commit")
         self._sealed = position
         return note
@@ -170,6 +175,8 @@ class Writer:
 def _wake(batch: list[_Write], errors: dict[int, Exception]) -> None:
     for index, write in enumerate(batch):
         error = errors.get(index)
+        if write.done.cancelled():
+            continue
         if error is None:
             write.done.set_result(None)
         else:
