@@ -10,7 +10,7 @@ Regexes are RE2's: linear time on attacker text; what RE2 does not take is a `Pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import re2
@@ -57,8 +57,10 @@ class Condition:
     def holds_wide(self, args: Args) -> bool:
         return any(map(self._wide, self.values(args)))
 
-    def values(self, args: Args) -> Iterator[str]:
+    def values(self, args: Args) -> Iterable[str]:
         """What is compared."""
+        if self._key is not None:
+            return (fields.render(args[self._key]),) if self._key in args else ()
         return map(fields.render, fields.resolve(self._steps, args))
 
 
@@ -142,7 +144,7 @@ class Pattern:
 
 
 def _explain(condition: Condition, args: Args) -> str:
-    value = next(condition.values(args), None)
+    value = next(iter(condition.values(args)), None)
     if value is None:
         return f"{condition.text}: does not match, for the arguments have no such field"
     return f"{condition.text}: `{escape_text(value)}` {_does(condition.holds(args), condition.holds_wide(args))}"
