@@ -200,6 +200,7 @@ class Runs:
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = self.registry.current.digest if run is None else run.policy
         if handled:
+            self._keep(said.thread, state)
             replies = () if made.decisions else made.replies
             return Settled(said, None, (), replies, agent, policy, again=True)
         self._keep(said.thread, made.state)
@@ -293,8 +294,7 @@ class Runs:
         return missing
 
     async def _answer(self, item: Settled) -> None:
-        if item.again and not item.replies:
-            await self._answer_again(item)
+        if item.again and not _repeats(item.replies) and await self._answer_again(item):
             return
         said = item.said
         if item.record is not None:
@@ -335,8 +335,8 @@ class Runs:
             out = wire.out_subject(said.thread, said.run, item.agent, self.outlet.prefix)
             await self.outlet.publish(out, wire.encode(message), said.message_id)
 
-    async def _answer_again(self, item: Settled) -> None:
-        """An input that was handled before: its record's answers, word for word."""
+    async def _answer_again(self, item: Settled) -> bool:
+        """An input that was handled before: its record's answers, word for word. False where it needed no record."""
         said = item.said
         state = self._states.get(said.thread)
         seq = state.seq if state is not None else 0
@@ -345,10 +345,11 @@ class Runs:
             body = None if stored is None else unseal(stored)
             if body is not None and body.input == said.position:
                 await self._publish_record(item, body.seq, body.at, body.decisions)
-                return
+                return True
             if body is not None and 0 < body.input < said.position:
-                return
+                return False
             seq -= 1
+        return False
 
     # --- what others may see -----------------------------------------------------------------------------------------
 
@@ -421,6 +422,11 @@ class Runs:
             self._remind(due, thread, run)
             armed += 1
         return armed
+
+
+def _repeats(replies: Sequence[Reply]) -> bool:
+    """Whether an input's answers are verdicts that the state knows the records of."""
+    return bool(replies) and all(isinstance(reply, Repeat) for reply in replies)
 
 
 def load_stored(text: bytes, digest: str) -> Policy:
