@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gated.core.order.patterns import Pattern, compile_pattern
+from gated.core.runview import View, When, compile_when
 from gated.events import (
     AgentId,
     Answer,
@@ -79,6 +80,7 @@ class RuleDefaults(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 class RuleEntry(RuleDefaults, frozen=True, forbid_unknown_fields=True, kw_only=True):
     on: str
+    when: str | None = None
 
 
 class ApprovalsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,7 +91,10 @@ class ApprovalsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Rule(Struct, frozen=True):
+    """Holds where `on` matches and `when`, if there is one, applies."""
+
     on: Pattern | None
+    when: When | None
     asks: AnswerRule
     timeout: int
 
@@ -131,12 +136,15 @@ class Refusal(Struct, frozen=True):
 def compile_approvals(entry: ApprovalsEntry, groups: Mapping[str, Sequence[str]]) -> Approvals:
     """Raises `ValueError` where a group does not exist or a name is neither `user:x` nor `group:x`."""
     people = {name: frozenset(members) for name, members in groups.items()}
-    default = _rule(None, entry.default, entry.default, people)
-    rules = tuple(_rule(compile_pattern(rule.on), rule, entry.default, people) for rule in entry.rules)
+    default = _rule(None, None, entry.default, entry.default, people)
+    rules = tuple(
+        _rule(compile_pattern(r.on), None if r.when is None else compile_when(r.when), r, entry.default, people)
+        for r in entry.rules
+    )
     return Approvals(rules=rules, default=default, groups=people)
 
 
-def _rule(on: Pattern | None, rule: RuleDefaults, default: RuleDefaults, groups: Mapping[str, object]) -> Rule:
+def _rule(on: Pattern | None, when: When | None, rule: RuleDefaults, default: RuleDefaults, groups: Mapping[str, object]) -> Rule:
     staged = rule.stages if rule.stages is not None or rule.approvers is not None else default.stages
     approvers = rule.approvers if rule.approvers is not None else default.approvers
     escalate = rule.escalate or default.escalate
@@ -158,7 +166,7 @@ def _rule(on: Pattern | None, rule: RuleDefaults, default: RuleDefaults, groups:
         anyone=not staged and not approvers,
     )
     timeout = rule.timeout if rule.timeout is not None else default.timeout
-    return Rule(on=on, asks=asks, timeout=parse_duration("15m" if timeout is None else timeout))
+    return Rule(on=on, when=when, asks=asks, timeout=parse_duration("15m" if timeout is None else timeout))
 
 
 def people_of(approvals: Approvals) -> frozenset[str]:
@@ -186,13 +194,15 @@ def batch_digest(calls: Sequence[TicketCall]) -> str:
 
 
 def rules_for(
-    approvals: Approvals, tool: str, args: Mapping[str, Any], excluded: Sequence[str]
+    approvals: Approvals, view: View, tool: str, args: Mapping[str, Any], excluded: Sequence[str]
 ) -> tuple[tuple[AnswerRule, ...], int]:
     """The rules that must all be satisfied, and the µs they give: the first exact match and every merely wide one."""
     held: Rule | None = None
     wide: list[Rule] = []
     for rule in approvals.rules:
         assert rule.on is not None
+        if rule.when is not None and not rule.when.applies(view, tool, args):
+            continue
         if rule.on.matches(tool, args):
             held = held or rule
         elif rule.on.matches_wide(tool, args):

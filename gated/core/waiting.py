@@ -14,11 +14,12 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
     """The ticket that lists these calls, with the asks of those of them that ask."""
     run, policy, profile = turn.run, turn.policy(), turn.profile()
     excluded = (run.agent, *((profile.owner,) if profile.owner else ()))
+    view = pipeline.contract_view(profile, run, turn.at)
     rules: list[AnswerRule] = []
     times: list[int] = []
     for item in judged:
         if item.asks:
-            own, timeout = tickets.rules_for(policy.approvals, item.plea.tool, item.plea.args, excluded)
+            own, timeout = tickets.rules_for(policy.approvals, view, item.plea.tool, item.plea.args, excluded)
             rules.extend(replace(rule, call=item.plea.id) if atomic else rule for rule in own)
             times.append(timeout)
     calls = tuple(_ticket_call(item.plea) for item in judged)
