@@ -61,10 +61,13 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.db"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["up", "serve", "doctor", "replay", "verify", "log ls", "log show", "log tail", "log export", "log import", "runs ls", "runs show", "policy check", "policy test", "policy match", "policy diagram", "tickets ls", "tickets approve", "tickets reject"],
+COMMANDS = (
+    "up, serve, doctor, replay, verify, log ls, log show, log tail, log export, log import, runs ls, runs show, policy check, "
+    "policy test, policy match, policy diagram, tickets ls, tickets show, tickets approve, tickets reject, asyncapi"
 )
+
+
+@pytest.mark.parametrize("command", COMMANDS.split(", "))
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     status, text, _ = gated(*command.split(), "--help")
     assert status == 0
