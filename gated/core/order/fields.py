@@ -23,6 +23,7 @@ class Every(enum.Enum):
 
 
 Step = str | int | Every
+MISSING: Final = object()
 
 _STEP: Final = re.compile(r"(?P<name>[A-Za-z0-9_$@-]+)|(?P<value>\*)|\[(?:(?P<index>\d{1,9})|(?P<item>\*))\]")
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -66,13 +67,22 @@ def resolve(steps: tuple[Step, ...], value: Any) -> Iterator[Any]:
             for child in _children(step, value):
                 yield from resolve(steps[depth + 1 :], child)
             return
+        value = lookup((step,), value)
+        if value is MISSING:
+            return
+    yield value
+
+
+def lookup(steps: tuple[str | int, ...], value: Any) -> Any:
+    """What a path to one value leads to, or `MISSING`."""
+    for step in steps:
         if isinstance(step, int):
             if not isinstance(value, list | tuple) or step >= len(value):
-                return
+                return MISSING
         elif not isinstance(value, (dict, Mapping)) or step not in value:
-            return
+            return MISSING
         value = value[step]
-    yield value
+    return value
 
 
 def _children(step: Every, value: Any) -> Iterable[Any]:

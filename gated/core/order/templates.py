@@ -14,6 +14,8 @@ import ada_url
 
 from gated.core.order import fields
 
+Path = tuple[str | int, ...]
+
 MAX_RENDERED: Final = 200
 
 # Control, bidi, zero-width and otherwise invisible characters. A fixed table: str.isprintable differs between Pythons.
@@ -47,8 +49,8 @@ class Template:
             return self._literals[0]
         parts = [self._literals[0]]
         for path, literal in zip(self._paths, self._literals[1:], strict=True):
-            value = next(fields.resolve(path, args), _MISSING)
-            if value is _MISSING:
+            value = fields.lookup(path, args)
+            if value is fields.MISSING:
                 return None
             parts += (fields.render(value), literal)
         return "".join(parts)
@@ -57,13 +59,10 @@ class Template:
         """The text for people and models."""
         parts = [self._literals[0]]
         for name, path, literal in zip(self.fields, self._paths, self._literals[1:], strict=True):
-            value = next(fields.resolve(path, args), _MISSING)
-            parts.append(f"{{{name}}}" if value is _MISSING else escape_text(fields.render(value)))
+            value = fields.lookup(path, args)
+            parts.append(f"{{{name}}}" if value is fields.MISSING else escape_text(fields.render(value)))
             parts.append(literal)
         return "".join(parts)
-
-
-_MISSING: Final = object()
 
 
 def compile_template(text: str) -> Template:
@@ -71,9 +70,9 @@ def compile_template(text: str) -> Template:
     return Template(text)
 
 
-def _parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[fields.Step, ...], ...]]:
+def _parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Path, ...]]:
     """The literals around the placeholders, the fields as written, their paths."""
-    literals, names, paths = [""], list[str](), list[tuple[fields.Step, ...]]()
+    literals, names, paths = [""], list[str](), list[Path]()
     for piece in _PIECE.finditer(text):
         if piece["brace"]:
             raise TemplateError(text, piece.start(), _brace_fault(text, piece.start()))
@@ -92,14 +91,15 @@ def _brace_fault(text: str, at: int) -> str:
     return "empty braces: write a field like `{file_path}`" if text.startswith("{}", at) else "a `{` is not closed"
 
 
-def _path(text: str, name: str, at: int) -> tuple[fields.Step, ...]:
+def _path(text: str, name: str, at: int) -> Path:
     try:
         path = fields.compile_field(name)
     except fields.FieldError as error:
         raise TemplateError(text, at + error.at, error.what) from error
-    if any(isinstance(step, fields.Every) for step in path):
+    single = tuple(step for step in path if not isinstance(step, fields.Every))
+    if len(single) < len(path):
         raise TemplateError(text, at, f"`{name}` leads to many values: a template takes one, like `{{items[0].name}}`")
-    return path
+    return single
 
 
 def escape_text(text: str, limit: int = MAX_RENDERED) -> str:
