@@ -13,7 +13,7 @@ import anyio
 from msgspec import Struct
 
 from gated.core.chain import CheckpointNote, checkpoint_line, export_line, parse_line, policy_line, verify_records
-from gated.events import Record, RunId, ThreadId
+from gated.events import Record, ThreadId
 from gated.shell.log import EventLog, LogDamaged, LogUnavailable, Positioned, ReadableLog
 
 
@@ -64,10 +64,6 @@ class JsonlLog:
 
     async def checkpoints(self) -> list[CheckpointNote]:
         return list(self._checkpoints)
-
-    async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
-        for nothing in ():
-            yield nothing
 
     async def close(self) -> None:
         self._records, self._threads = [], {}
