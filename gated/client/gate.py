@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import nats
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -167,24 +166,30 @@ async def connect(
     where, options = await asyncio.to_thread(_whereabouts, url, Path(data), f"agent:{agent}", options)
     options.setdefault("inbox_prefix", f"_INBOX.agent.{agent}")
     holder: list[Gate] = []
+    said: list[str] = []
 
     async def failed(error: Exception) -> None:
+        said[:] = [str(error)]
         for gate in holder:
             await gate._failed(error)
 
+    client = Client()
     try:
-        client = await nats.connect(
-            where,
-            name=f"gated agent {agent}",
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.25,
-            ping_interval=5,
-            max_outstanding_pings=2,
-            error_cb=failed,
-            **options,
-        )
+        async with asyncio.timeout(timeout):  # with endless reconnection the client would try for ever to connect at first
+            await client.connect(
+                where,
+                name=f"gated agent {agent}",
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
+                ping_interval=5,
+                max_outstanding_pings=2,
+                error_cb=failed,
+                **options,
+            )
     except (NatsError, OSError, TimeoutError) as error:
-        raise GateUnavailable(f"cannot connect to `{where}`: {error}") from error
+        await client.close()
+        why = "".join(said) or str(error) or f"no answer within {timeout:g}s"
+        raise GateUnavailable(f"cannot connect to `{where}`: {why}") from error
     gate = Gate(client, agent, prefix, timeout)
     holder.append(gate)
     try:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import anyio
-import nats
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -29,6 +28,7 @@ from gated import wire
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
+CONNECT_SECONDS: Final = 5.0  # for the first connection
 PULL_EXPIRES: Final = 20.0  # seconds
 SILENCE: Final = 30.0  # seconds without a word from the server after which the consumer is rewound
 ACK_WAIT: Final = 60.0  # seconds
@@ -186,8 +186,14 @@ def _stored(reply: str) -> _Stored:
     return _Stored(int(parts[first + 1]), int(parts[first + 2]), int(parts[first + 3]) // 1000)
 
 
-async def connect(url: str, name: str, on_reconnect: Callable[[], None], **credentials: Any) -> Client:
-    """A connection that reconnects for ever and says so. Raises `BusError` where the server is too old or out of reach."""
+async def connect(
+    url: str, name: str, on_reconnect: Callable[[], None], seconds: float = CONNECT_SECONDS, **credentials: Any
+) -> Client:
+    """A connection that reconnects for ever and says so. Raises `BusError` where the server is too old or out of reach.
+
+    With endless reconnection the client would try for ever to connect at first, also with a wrong password.
+    """
+    failures: list[str] = []
 
     async def disconnected() -> None:
         log.warning("disconnected from the bus")
@@ -197,25 +203,31 @@ async def connect(url: str, name: str, on_reconnect: Callable[[], None], **crede
         on_reconnect()
 
     async def failed(error: Exception) -> None:
-        log.warning("the bus reports an error", error=str(error))
+        failures[:] = [str(error)]
+        if client.is_connected:
+            log.warning("the bus reports an error", error=str(error))
 
+    client = Client()
     try:
-        client = await nats.connect(
-            url,
-            name=name,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.25,
-            connect_timeout=5,
-            ping_interval=5,
-            max_outstanding_pings=2,
-            disconnected_cb=disconnected,
-            reconnected_cb=reconnected,
-            error_cb=failed,
-            allow_reconnect=True,
-            **credentials,
-        )
+        with anyio.fail_after(seconds):
+            await client.connect(
+                url,
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
+                connect_timeout=5,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                disconnected_cb=disconnected,
+                reconnected_cb=reconnected,
+                error_cb=failed,
+                allow_reconnect=True,
+                **credentials,
+            )
     except (NatsError, OSError, TimeoutError) as error:
-        raise BusError(f"cannot connect to `{url}`: {error}; is the server running and are the credentials right?") from error
+        await client.close()
+        why = "".join(failures) or str(error) or f"no answer within {seconds:g}s"
+        raise BusError(f"cannot connect to `{url}`: {why}; is the server running and are the credentials right?") from error
     version = client.connected_server_version
     if (version.major, version.minor, version.patch) < MIN_SERVER:
         await client.close()

@@ -128,23 +128,26 @@ async def _in_scope(scope: anyio.CancelScope, work: Callable[[], Any]) -> None:
 
 
 async def run_until_told(settings: Settings, event_log: EventLog, policy: Policy, ready: Callable[[], None]) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy."""
-    async with daemon(settings, event_log, policy) as made, anyio.create_task_group() as tasks:
-        tasks.start_soon(_hear_signals, made)
-        tasks.start_soon(_watch_policy, made)
-        ready()
-        await made.wait_stopping()
-        tasks.cancel_scope.cancel()
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy.
 
-
-async def _hear_signals(made: Daemon) -> None:
+    A signal that comes while the daemon starts is heard once it runs.
+    """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
-        async for number in heard:
-            if number == signal.SIGHUP:
-                await made.reload()
-            else:
-                log.info("stopping", signal=signal.Signals(number).name)
-                made.stop()
+        async with daemon(settings, event_log, policy) as made, anyio.create_task_group() as tasks:
+            tasks.start_soon(_hear_signals, made, heard)
+            tasks.start_soon(_watch_policy, made)
+            ready()
+            await made.wait_stopping()
+            tasks.cancel_scope.cancel()
+
+
+async def _hear_signals(made: Daemon, heard: AsyncIterator[signal.Signals]) -> None:
+    async for number in heard:
+        if number == signal.SIGHUP:
+            await made.reload()
+        else:
+            log.info("stopping", signal=number.name)
+            made.stop()
 
 
 async def _watch_policy(made: Daemon) -> None:

@@ -1,6 +1,6 @@
 """Fault points for the crash tests: the process kills itself where `GATED_FAULT` says so, and only there.
 
-`GATED_FAULT=append:3` kills with SIGKILL the third time the point `append` is passed. Unset, a point costs one comparison.
+`GATED_FAULT=appended:3` kills with SIGKILL the third time the point `appended` is passed. Unset, a point costs one comparison.
 """
 
 from __future__ import annotations
