@@ -90,8 +90,8 @@ class Live(NamedTuple):
 
 
 @asynccontextmanager
-async def server(folder: Path) -> AsyncIterator[tuple[Server, Bus]]:
-    async with embedded_server(folder / "bus", USERS) as running:
+async def server(folder: Path, port: int = -1) -> AsyncIterator[tuple[Server, Bus]]:
+    async with embedded_server(folder / "bus", USERS, port) as running:
         yield running, Bus(running.bus.url, running.bus.users)
 
 

@@ -1,0 +1,134 @@
+"""Kills under load, of the daemon at every fault point and of the bus: every intent gets one verdict, none is lost or changed."""
+
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import get_args
+
+import anyio
+import msgspec
+import pytest
+from anyio import to_thread
+from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
+
+from gated.client import Verdict
+from gated.events import CallDecided
+from gated.shell.faults import Point
+
+RUNS, CALLS = 8, 25
+TOOLS = ("read", "shell")  # allowed and forbidden
+
+
+class Load:
+    """Agents that ask, one call after another on each of their runs, and report; and all that was said to them."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.heard: list[Verdict] = []
+
+    @asynccontextmanager
+    async def on(self, bus: Bus) -> AsyncIterator[None]:
+        """Ask while the block runs and until every verdict is there."""
+        async with bus.user("agent", "worker") as listener, bus.agent("worker", 30) as gate:
+            heard = await ears(listener, "worker")
+
+            async def work(number: int) -> None:
+                async with gate.run(run=f"r{number}") as run:
+                    for at in range(CALLS):
+                        verdict = await run.check(TOOLS[at % 2], {"n": at}, call=f"c{number}-{at}")
+                        self.verdicts[verdict.call] = verdict
+                        if verdict.decision == "allow":
+                            await run.report(verdict.call, "success", content=at)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(RUNS):
+                    tasks.start_soon(work, number)
+                yield
+            self.heard = [answer for _, answer in heard.heard if isinstance(answer, Verdict)]
+
+    async def done(self, share: float = 1.0) -> None:
+        """Until so much of it has its verdicts."""
+        while len(self.verdicts) < share * RUNS * CALLS:  # noqa: ASYNC110 (it is the agents that end it)
+            await anyio.sleep(0.02)
+
+    async def hold(self, log: Path) -> None:
+        """One decision a call in the log, and everybody heard that one, however often."""
+        made = await decided(log)
+        assert len(made) == RUNS * CALLS
+        assert {call: len(decisions) for call, decisions in made.items() if len(decisions) != 1} == {}
+        assert self.verdicts.keys() == made.keys()
+        for verdict in [*self.verdicts.values(), *self.heard]:
+            assert _same(verdict, made[verdict.call][0]), verdict
+            first = msgspec.structs.replace(self.verdicts[verdict.call], replayed=False)
+            assert msgspec.structs.replace(verdict, replayed=False) == first
+        for call, (decision,) in made.items():
+            assert decision.decision == ("deny" if int(call.rpartition("-")[2]) % 2 else "allow")
+
+
+def _same(verdict: Verdict, decision: CallDecided) -> bool:
+    fields = ("decision", "stage", "code", "reason", "args_sha256")
+    return all(getattr(verdict, field) == getattr(decision, field) for field in fields)
+
+
+async def dead(running: subprocess.Popen[bytes]) -> None:
+    assert await to_thread.run_sync(running.wait, 30) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("point", get_args(Point))
+async def test_a_daemon_killed_at_a_fault_point_loses_and_changes_nothing(tmp_path: Path, point: str) -> None:
+    write_policy(tmp_path)
+    load = Load()
+    async with server(tmp_path) as (_, bus):
+        async with load.on(bus):
+            with process(bus, tmp_path, f"{point}:15") as first:
+                await dead(first)
+            with process(bus, tmp_path) as last:
+                await load.done()
+                assert await to_thread.run_sync(stop, last) == 0
+    await load.hold(tmp_path / "log.db")
+
+
+@pytest.mark.parametrize("point", get_args(Point))
+async def test_what_was_said_once_is_answered_although_the_daemon_dies(tmp_path: Path, point: str) -> None:
+    """No client that asks again: what the bus stored is decided once, and its verdict comes out."""
+    write_policy(tmp_path)
+    calls = [f"c{number}" for number in range(60)]
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        async with daemon_on(bus, tmp_path):
+            pass  # makes the stream
+        for number, call in enumerate(calls):
+            await tell(worker, agent("worker"), f"r{number % 7}", intents((call, TOOLS[number % 2], {"n": number})))
+        await worker.flush()
+        with process(bus, tmp_path, point) as first:
+            await dead(first)
+        with process(bus, tmp_path) as last:
+            with anyio.fail_after(15):
+                while {answer.call for _, answer in heard.heard if isinstance(answer, Verdict)} != {*calls}:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+            assert await to_thread.run_sync(stop, last) == 0
+    made = await decided(tmp_path / "log.db")
+    assert {call: len(decisions) for call, decisions in made.items()} == dict.fromkeys(calls, 1)
+    for _, verdict in heard.heard:
+        assert isinstance(verdict, Verdict)
+        assert _same(verdict, made[verdict.call][0])
+
+
+async def test_a_killed_bus_that_comes_back_loses_and_changes_nothing(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    load = Load()
+    async with AsyncExitStack() as stack:
+        running, bus = await stack.enter_async_context(server(tmp_path))
+        port = int(bus.url.rpartition(":")[2])
+        with process(bus, tmp_path) as daemon:
+            async with load.on(bus):
+                for share in (0.2, 0.5):
+                    await load.done(share)
+                    running.process.kill()
+                    await stack.aclose()
+                    running, _ = await stack.enter_async_context(server(tmp_path, port))
+                await load.done()
+            assert await to_thread.run_sync(stop, daemon) == 0
+    await load.hold(tmp_path / "log.db")
