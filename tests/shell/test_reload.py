@@ -1,0 +1,130 @@
+"""Reload: a changed policy binds new runs only; a broken one changes nothing and health says so."""
+
+import json
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from nats.aio.client import Client
+from shell.live import POLICY, Bus, decided, gate, process, said, server, stop, write_policy
+
+from gated.client import Gate
+
+STRICTER = POLICY.replace("forbidden_tools: [shell]", "forbidden_tools: [shell, read]")
+BROKEN = POLICY + "surprise: true\n"
+
+
+async def health(connected: Client) -> dict[str, Any]:
+    answer = await connected.request("gated.api.health", b"", timeout=5)
+    found: dict[str, Any] = json.loads(answer.data)
+    return found
+
+
+async def reads(worker: Gate, run: str) -> str:
+    return (await worker.run(run=run).check("read", {})).decision
+
+
+async def test_a_changed_policy_binds_new_runs_only(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker:
+        assert await reads(worker, "old") == "allow"
+        write_policy(tmp_path, STRICTER)
+        assert await live.daemon.reload() is True
+        assert await reads(worker, "new") == "deny"
+        assert await reads(worker, "old") == "allow"
+        assert await live.daemon.reload() is False
+    made = [decision for decisions in (await decided(live.log)).values() for decision in decisions]
+    assert [decision.decision for decision in made] == ["allow", "deny", "allow"]
+
+
+@pytest.mark.parametrize("broken", [BROKEN, "", ": :", "version: 1\nagents: {worker: {checks: [nonsense]}}\n", "\0"])
+async def test_a_broken_policy_keeps_the_old_one_and_health_says_why(tmp_path: Path, broken: str) -> None:
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker, live.bus.user("operator", "local") as operator:
+        before = await health(operator)
+        write_policy(tmp_path, broken)
+        assert await live.daemon.reload() is False
+        after = await health(operator)
+        assert after["policy"] == before["policy"]
+        assert "policy.yaml:" in after["reload_failed"]
+        assert await reads(worker, "new") == "allow"
+        write_policy(tmp_path, STRICTER)
+        assert await live.daemon.reload() is True
+        assert (await health(operator))["reload_failed"] == ""
+
+
+async def test_a_policy_that_is_gone_keeps_the_old_one(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.user("operator", "local") as operator:
+        (tmp_path / "policy.yaml").unlink()
+        assert await live.daemon.reload() is False
+        assert "cannot be read: No such file" in (await health(operator))["reload_failed"]
+
+
+# --- the daemon's process, as people reload it ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[Bus, Callable[[signal.Signals], None]]]:
+    async with server(folder) as (_, bus):
+        with process(bus, folder) as running:
+            await to_thread.run_sync(said, folder, "ready")
+            yield bus, running.send_signal
+            assert await to_thread.run_sync(stop, running) == 0
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(10):
+        while not await holds():  # noqa: ASYNC110 (another process is waited for)
+            await anyio.sleep(0.02)
+
+
+def replace(folder: Path, text: str) -> None:
+    """As editors do."""
+    (folder / "policy.yaml.new").write_text(text)
+    (folder / "policy.yaml.new").replace(folder / "policy.yaml")
+
+
+@pytest.mark.parametrize("change", [write_policy, replace])
+async def test_a_change_of_the_file_is_noticed(tmp_path: Path, change: Callable[[Path, str], object]) -> None:
+    write_policy(tmp_path)
+    async with served(tmp_path) as (bus, _), bus.agent("worker") as worker, bus.user("operator", "local") as operator:
+        digest = (await health(operator))["policy"]
+        assert await reads(worker, "old") == "allow"
+
+        async def changed() -> bool:
+            return bool((await health(operator))["policy"] != digest)
+
+        async def failed() -> bool:
+            return "surprise" in (await health(operator))["reload_failed"]
+
+        change(tmp_path, BROKEN)
+        await until(failed)
+        assert not await changed()
+        change(tmp_path, STRICTER)
+        await until(changed)
+        assert not await failed()
+        assert (await reads(worker, "new"), await reads(worker, "old")) == ("deny", "allow")
+    await decided(tmp_path / "log.db")
+
+
+async def test_sighup_reloads_a_file_that_was_changed_elsewhere(tmp_path: Path) -> None:
+    elsewhere = write_policy(tmp_path / "elsewhere")
+    (tmp_path / "policy.yaml").symlink_to(elsewhere)
+    async with served(tmp_path) as (bus, send), bus.agent("worker") as worker:
+        assert await reads(worker, "old") == "allow"
+        write_policy(tmp_path / "elsewhere", STRICTER)
+        send(signal.SIGHUP)
+        await to_thread.run_sync(said, tmp_path, "policy reloaded")
+        assert (await reads(worker, "new"), await reads(worker, "old")) == ("deny", "allow")
+
+
+async def test_a_run_keeps_its_policy_over_a_restart_with_another(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    for text, answers in ((POLICY, ("allow", "allow")), (STRICTER, ("allow", "deny"))):
+        write_policy(tmp_path, text)
+        async with served(tmp_path) as (bus, _), bus.agent("worker") as worker:
+            assert (await reads(worker, "old"), await reads(worker, f"new-{answers[1]}")) == answers
+    await decided(tmp_path / "log.db")
