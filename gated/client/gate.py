@@ -29,6 +29,7 @@ from gated.wire import Origin, Refusal
 
 TIMEOUT: Final = 10.0  # seconds for a verdict
 AGAIN: Final = 2.0  # seconds after which an input is published again
+HEADERS: Final = 512  # bytes that the headers of an input may take of the server's `max_payload`
 
 Key = tuple[str, ...]
 
@@ -66,8 +67,9 @@ class Gate:
         Raises `Refused`, `GateUnavailable`.
         """
         data = wire.encode(message)
-        if len(data) > wire.MAX_PAYLOAD:
-            raise Refused("ingress.too_large", f"the message has {len(data)} bytes, at most {wire.MAX_PAYLOAD} are taken")
+        most = min(wire.MAX_PAYLOAD, self._client.max_payload - HEADERS)
+        if len(data) > most:
+            raise Refused("ingress.too_large", f"the message has {len(data)} bytes, at most {most} are taken")
         message_id = uuid.uuid4().hex
         awaited = [(origin.thread, origin.run, *key) if key else (message_id,) for key in keys]
         futures = [self.expect(key) for key in awaited]

@@ -246,7 +246,7 @@ async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int
         storage=StorageType.FILE,
         max_age=MAX_AGE,
         duplicate_window=DUPLICATES,
-        max_msg_size=wire.MAX_PAYLOAD,
+        max_msg_size=2 * wire.MAX_PAYLOAD,  # headers count here; what is over the payload's limit is refused with a reason
         num_replicas=replicas,
         deny_delete=True,
     )
