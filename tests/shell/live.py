@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -176,11 +176,15 @@ class Ears:
 
     async def count(self, wanted: int, seconds: float = 10.0) -> list[wire.Outbound]:
         """What was heard, once it is so much."""
-        with anyio.move_on_after(seconds):
-            while len(self.heard) < wanted:
-                await self._more.wait()
-        assert len(self.heard) >= wanted, f"{len(self.heard)} of {wanted} answers: {self.heard}"
+        await self.until(lambda: len(self.heard) >= wanted, seconds)
         return [message for _, message in self.heard]
+
+    async def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
+        """Wait until what was heard is enough."""
+        with anyio.move_on_after(seconds):
+            while not holds():
+                await self._more.wait()
+        assert holds(), f"not enough was heard in {seconds}s: {self.heard[-30:]}"
 
 
 async def ears(connected: Client, agent: str) -> Ears:
