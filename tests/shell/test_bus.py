@@ -21,9 +21,10 @@ async def test_a_server_that_is_not_there_is_said_and_not_waited_for_without_end
     assert "is the server running and are the credentials right?" in said
 
 
-async def test_a_wrong_password_is_said_in_the_servers_words(tmp_path: Path) -> None:
+async def test_a_wrong_password_fails_in_time_and_asks_about_the_credentials(tmp_path: Path) -> None:
+    """The server closes at once, so whether its own words are still read is a race; ours are always there."""
     async with server(tmp_path) as (_, there):
-        assert "Authorization Violation" in await failure(there.url, 0.5, user="daemon", password="guess")
+        assert "are the credentials right?" in await failure(there.url, 0.5, user="daemon", password="guess")
 
 
 async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
