@@ -10,7 +10,6 @@ This module signs nothing and reads no files; a signature is made by the functio
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -59,12 +58,12 @@ class Key(Struct, frozen=True):
 def parse_key(line: str) -> Key:
     """The key of a `name+id+key` line. Raises `CheckpointError`."""
     try:
-        name, identity, encoded = line.strip().split("+", 2)
+        name, _, encoded = line.strip().split("+", 2)
         raw = base64.b64decode(encoded, validate=True)
     except ValueError as error:
         raise CheckpointError(f"`{line.strip()}` is not a verifier key: write `name+id+key`") from error
     key = Key(name, raw[1:])
-    if raw[:1] != _ED25519 or len(key.public) != 32 or key.id.hex() != identity or not is_name(name):
+    if raw[:1] != _ED25519 or len(key.public) != 32 or str(key) != line.strip() or not is_name(name):
         raise CheckpointError(f"`{line.strip()}` is not a verifier key of Ed25519, or was cut")
     return key
 
@@ -99,7 +98,7 @@ def parse(text: str) -> Checkpoint:
         made = Checkpoint(lines[0], int(lines[1]), root, int(lines[3].removeprefix(_RECORDS)), lines[4].removeprefix(_HEAD))
     except ValueError as error:
         raise CheckpointError(f"not a checkpoint of gated: {error}") from error
-    if write(made) != text or len(root) != 32:  # one way to write each: no leading zeros, signs or spaces
+    if write(made) != text or len(root) != 32 or min(made.threads, made.records) < 0:  # each is written in one way only
         raise CheckpointError("not a checkpoint of gated: it is not written as one is")
     return made
 
@@ -149,9 +148,9 @@ def _split(note: str) -> tuple[str, list[tuple[str, bytes]]]:
         name, space, encoded = line.removeprefix(_DASH).partition(" ")
         try:
             raw = base64.b64decode(encoded, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise CheckpointError(f"not a signed note: `{line}` is not a signature") from error
-        if not line.startswith(_DASH) or not space or not is_name(name) or len(raw) < 5:
+        if not line.startswith(_DASH) or not space or not is_name(name) or len(raw) < 5 or _base64(raw) != encoded:
             raise CheckpointError(f"not a signed note: `{line}` is not a signature")
         signatures.append((name, raw))
     return text + "\n", signatures

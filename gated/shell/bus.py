@@ -21,10 +21,12 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
+from nats.errors import OutboundBufferLimitError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
 from gated import wire
+from gated.shell.nats_client import SturdyClient
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
@@ -33,6 +35,7 @@ PULL_EXPIRES: Final = 20.0  # seconds
 SILENCE: Final = 30.0  # seconds without a word from the server after which the consumer is rewound
 ACK_WAIT: Final = 60.0  # seconds
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay in the stream
+HEADER: Final = 64  # bytes of a message's one header without its value, at most
 DUPLICATES: Final = 120.0  # seconds in which a message id is recognised
 
 log = structlog.get_logger("gated.bus")
@@ -164,10 +167,26 @@ class Bus:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(self, subject: str, data: bytes, re: str | None = None) -> None:
-        await self.client.publish(subject, data, headers={wire.RE: re} if re else None)
+        """Say something. What is larger than the server takes is in the log only: its reader gets no answer and fails closed.
+
+        The server counts headers too, and ends the connection of who sends too much; the client counts the payload alone.
+        """
+        size = len(data) + (len(re.encode()) + HEADER if re else 0)
+        if size > self.client.max_payload:
+            log.error("too large for the bus, it is in the log only", subject=subject, bytes=size)
+            return
+        await self._send(subject, data, {wire.RE: re} if re else None)
 
     async def acknowledge(self, ack: str) -> None:
-        await self.client.publish(ack, b"+ACK")
+        await self._send(ack, b"+ACK", None)
+
+    async def _send(self, subject: str, data: bytes, headers: dict[str, str] | None) -> None:
+        """Publish; while the bus is away and the client's buffer full, wait."""
+        while True:
+            try:
+                return await self.client.publish(subject, data, headers=headers)
+            except OutboundBufferLimitError:
+                await anyio.sleep(0.05)
 
 
 CONSUMER: Final = "gated"
@@ -207,7 +226,7 @@ async def connect(
         if client.is_connected:
             log.warning("the bus reports an error", error=str(error))
 
-    client = Client()
+    client = SturdyClient()
     try:
         with anyio.fail_after(seconds):
             await client.connect(

@@ -77,7 +77,7 @@ class Settled(NamedTuple):
     record: Record | None
     decisions: tuple[Decision, ...]
     replies: tuple[Reply, ...]
-    agent: str
+    agent: str  # whom it concerns; nobody where people spoke of a run that is not there
     policy: str
     again: bool = False
 
@@ -310,7 +310,7 @@ class Runs:
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
             message = wire.to_agent(decision, item.policy, seq, at)
-            if message is not None:
+            if message is not None and item.agent:
                 self.health.verdicts += isinstance(decision, CallDecided)
                 await self.outlet.publish(out, wire.encode(message), said.message_id)
             notice = wire.to_approvers(decision, said.thread, said.run, at)
@@ -331,7 +331,7 @@ class Runs:
             message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True)
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at)
-        if message is not None:
+        if message is not None and item.agent:
             out = wire.out_subject(said.thread, said.run, item.agent, self.outlet.prefix)
             await self.outlet.publish(out, wire.encode(message), said.message_id)
 

@@ -1,10 +1,13 @@
 """The daemon's connection to the bus: what it says when it cannot have one, and streams that are not as they must be."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
 import pytest
+from nats.aio.msg import Msg
 from nats.js.api import RetentionPolicy, StreamConfig
-from shell.live import server
+from shell.live import Bus, server
 
 from gated import wire
 from gated.shell import bus
@@ -39,3 +42,56 @@ async def test_a_stream_that_would_lose_inputs_is_refused(tmp_path: Path) -> Non
         await daemon.jetstream().add_stream(stream)
         with pytest.raises(bus.BusError, match=f"the stream {wire.STREAM} has retention .*: correct or remove the stream"):
             await bus.ensure_stream(daemon)
+
+
+async def connected(there: Bus) -> bus.Bus:
+    client = await bus.connect(there.url, "test", lambda: None, **there.credentials("daemon"))
+    return bus.Bus(client, lambda _: None, lambda: 0)
+
+
+async def test_what_is_too_large_for_the_server_is_not_sent_and_the_connection_lives(tmp_path: Path) -> None:
+    async with server(tmp_path) as (_, there), there.user("auditor", "local") as auditor:
+        heard: list[int] = []
+
+        async def hear(message: Msg) -> None:
+            heard.append(len(message.data))
+
+        await auditor.subscribe("gated.events.>", cb=hear)
+        await auditor.flush()
+        own = await connected(there)
+        most = own.client.max_payload
+        for size in (most + 1, most, most - 10, most - bus.HEADER - 1, 1):
+            await own.publish("gated.events.t.r", b"x" * size, "m")
+        with anyio.fail_after(5):
+            while heard[-1:] != [1]:  # noqa: ASYNC110 (the client gives a callback and no event)
+                await anyio.sleep(0.01)
+        assert heard == [most - bus.HEADER - 1, 1]
+        assert own.client.stats["reconnects"] == 0
+        await own.client.close()
+
+
+async def test_while_the_bus_is_away_publishing_waits_and_loses_nothing(tmp_path: Path) -> None:
+    """The client of nats-py keeps 2 MB meanwhile and raises then."""
+    async with AsyncExitStack() as stack:
+        running, there = await stack.enter_async_context(server(tmp_path))
+        own = await connected(there)
+        running.process.kill()
+        await stack.aclose()
+        with anyio.fail_after(5):
+            while own.client.is_connected:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        sent = 0
+
+        async def publish() -> None:
+            nonlocal sent
+            for _ in range(40):
+                await own.publish("gated.events.t.r", b"x" * 100_000)
+                sent += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish)
+            await anyio.sleep(0.2)
+            assert 10 < sent < 40
+            await stack.enter_async_context(server(tmp_path, int(there.url.rpartition(":")[2])))
+        assert sent == 40
+        await own.client.close()

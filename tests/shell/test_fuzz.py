@@ -35,14 +35,31 @@ class Target(NamedTuple):
         """What the agent was told of one input: all that came before the answer to a sound one behind it."""
         return self.portal.call(self._shoot, data, role, thread or f"t{next(NUMBER)}", run, headers)
 
+    def shoot_raw(self, data: bytes, token: bytes, headers: bytes) -> list[wire.Outbound]:
+        """The same with a thread and with headers that no client would write."""
+        return self.portal.call(self._shoot_raw, data, token, headers)
+
+    async def _shoot_raw(self, data: bytes, token: bytes, headers: bytes) -> list[wire.Outbound]:
+        before, worker, size = len(self.heard.heard), self.clients["agent"], len(headers)
+        line = b"HPUB gated.in.%s.r.agent.worker %d %d\r\n" % (token, size, size + len(data))
+        await worker._send_command(line + headers + data + b"\r\n")
+        return await self._told(before)
+
     async def _shoot(self, data: bytes, role: str, thread: str, run: str, headers: dict[str, str]) -> list[wire.Outbound]:
-        before, call = len(self.heard.heard), f"sound{next(NUMBER)}"
-        subject = wire.in_subject(wire.Origin(ThreadId(thread), RunId(run), SENDERS[role]))
+        before, subject = len(self.heard.heard), wire.in_subject(wire.Origin(ThreadId(thread), RunId(run), SENDERS[role]))
         await self.clients[role].publish(subject, data, headers={k.replace("_", "-"): v for k, v in headers.items()})
         await self.clients[role].flush()
+        return await self._told(before)
+
+    async def _told(self, before: int) -> list[wire.Outbound]:
+        call = f"sound{next(NUMBER)}"
+
+        def told() -> list[wire.Outbound]:
+            return [message for _, message in self.heard.heard[before:]]
+
         await tell(self.clients["agent"], agent("worker"), "sound", intents((call, "read", {})))
-        await self.heard.until(lambda: getattr(self.heard.heard[-1][1] if self.heard.heard else None, "call", "") == call)
-        return [message for _, message in self.heard.heard[before:-1]]
+        await self.heard.until(lambda: any(getattr(message, "call", "") == call for message in told()))
+        return [message for message in told() if getattr(message, "call", "") != call]
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +210,33 @@ TOKEN = st.text(
 def test_any_subject_does_no_harm(target: Target, thread: str, run: str, data: bytes) -> None:
     answered = ingress.is_id(thread) and ingress.is_id(run)
     assert bool(target.shoot(data, thread=thread, run=run)) == answered
+
+
+# --- bytes that no client would send --------------------------------------------------------------------------------------
+
+LINES = st.binary(max_size=20).filter(lambda line: b"\r" not in line and b"\n" not in line)
+HEADERS = st.one_of(
+    st.sampled_from([b"X", b"NATS/1.0", b"NATS/1.0 ", b"NATS/1.0\r\n", b"NATS/1.0 \xff\r\n\r\n", b"NATS/1.0 404 No\r\n\r\n"]),
+    st.lists(LINES | LINES.map(b"Nats-Msg-Id: ".__add__) | LINES.map(b"Gated-Re: ".__add__) | LINES.map(b"Status: ".__add__)).map(
+        lambda lines: b"NATS/1.0\r\n" + b"\r\n".join([*lines, b"", b""])
+    ),
+)
+WILD = st.binary(min_size=1, max_size=20).filter(lambda token: not {*token} & {*b" \t\r\n.*>"})
+
+
+@given(headers=HEADERS)
+def test_headers_that_are_none_stop_nobody(target: Target, headers: bytes) -> None:
+    told = target.shoot_raw(GOOD, b"t%d" % next(NUMBER), headers)
+    assert told or b"Nats-" in headers, "only the server refuses an input, for what it takes as its own header"
+
+
+@given(token=WILD | st.sampled_from([b"\xff", b"a\x0bb", b"a\x0c7\x0b5", b"\x1c", b"\xe2\x80\xa8", b"a" * 3000]))
+def test_subjects_that_are_none_stop_nobody(target: Target, token: bytes) -> None:
+    assert bool(target.shoot_raw(GOOD, token, b"NATS/1.0\r\n\r\n")) == ingress.is_id(token.decode(errors="replace"))
+
+
+@given(data=st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
+@pytest.mark.parametrize("verb", ["health", "runs.show", "tickets.list", "policy.show"])
+def test_any_question_is_answered(target: Target, verb: str, data: bytes) -> None:
+    answer = target.portal.call(target.clients["operator"].request, f"gated.api.{verb}", data, 5)
+    assert answer.data or answer.headers

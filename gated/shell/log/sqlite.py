@@ -152,9 +152,9 @@ class SqliteLog:
             yield int(due), ThreadId(thread), RunId(run)
 
     async def close(self) -> None:
+        await self._reader.close()  # first, since whoever closes last clears the WAL, and a reader cannot
         if self._writer is not None:
             await self._writer.close()
-        await self._reader.close()
 
 
 # --- jobs of the writer ----------------------------------------------------------------------------------------------

@@ -1,0 +1,300 @@
+"""The SDK against a real gate: verdicts, guarded tools, ends of runs, and that no tool runs without a verdict."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from nats.aio.client import Client
+from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
+
+from gated import client, wire
+from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Rejected, Run, Suspended, Verdict
+from gated.client import gate as gate_module
+from gated.core.state import RunState
+from gated.events import RunId, Sender, ThreadId
+
+
+@asynccontextmanager
+async def worker_run(folder: Path) -> AsyncIterator[tuple[Live, Run]]:
+    async with gate(folder) as live, live.bus.agent("worker") as worker, worker.run(run="r") as run:
+        yield live, run
+
+
+async def state(live: Live) -> RunState:
+    return (await live.daemon.runs.look(ThreadId("r"))).runs[RunId("r")]
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_check_gives_the_verdict_whatever_it_is(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (_, run):
+        allowed = await run.check("read", {"path": "a"}, call="c1")
+        denied = await run.check("shell", {})
+    assert (allowed.call, allowed.decision, allowed.execute, allowed.replayed) == ("c1", "allow", True, False)
+    assert (denied.decision, denied.execute, denied.stage) == ("deny", False, "privilege")
+    assert denied.reason
+
+
+async def test_a_batch_has_one_verdict_a_call_in_order(tmp_path: Path) -> None:
+    tools = ["read", "shell", "write", "shell"]
+    async with worker_run(tmp_path) as (_, run):
+        verdicts = await run.check_batch([Call(tool, {}, id=f"c{at}") for at, tool in enumerate(tools)])
+        atomic = await run.check_batch([Call("read"), Call("shell")], mode="atomic")
+    assert [(v.call, v.decision) for v in verdicts] == [("c0", "allow"), ("c1", "deny"), ("c2", "allow"), ("c3", "deny")]
+    assert [v.decision for v in atomic] == ["deny", "deny"]
+
+
+async def test_checks_at_once_get_each_its_own(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (_, run):
+        verdicts = await asyncio.gather(*(run.check("read", {"n": n}, call=f"c{n}") for n in range(50)))
+    assert [verdict.call for verdict in verdicts] == [f"c{n}" for n in range(50)]
+
+
+@pytest.mark.parametrize(("tool", "call", "code"), [("a b", "c", "ingress.tool_name"), ("réad", "c", "ingress.tool_name")])
+async def test_a_bad_name_is_refused_and_the_run_goes_on(tmp_path: Path, tool: str, call: str, code: str) -> None:
+    async with worker_run(tmp_path) as (_, run):
+        with pytest.raises(Refused) as caught:
+            await run.check(tool, {}, call=call)
+        assert caught.value.code == code
+        assert (await run.check("read")).decision == "allow"
+
+
+async def test_a_payload_that_is_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (live, run):
+        with pytest.raises(Refused, match=r"ingress.too_large: the message has 1200\d+ bytes, at most 1048576 are taken"):
+            await run.check("read", {"a": "x" * 1_200_000})
+        assert (await run.check("read", {"a": "x" * 1_000_000})).decision == "allow"
+    assert len(await decided(live.log)) == 1
+
+
+# --- guarded tools --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_guarded_function_runs_with_its_bound_arguments_and_is_reported(tmp_path: Path) -> None:
+    def read(book: str, lines: int = 10) -> str:
+        return f"{lines} lines of {book}"
+
+    async def write(book: str) -> dict[str, str]:
+        await asyncio.sleep(0)
+        return {"wrote": book}
+
+    async with worker_run(tmp_path) as (live, run):
+        assert await run.guard(read)("a") == "10 lines of a"
+        assert await run.guard(write, "Write")(book="b") == {"wrote": "b"}
+        assert not (await state(live)).in_flight
+    tools = [made.tool for decisions in (await decided(live.log)).values() for made in decisions]
+    assert tools == ["read", "Write"]
+
+
+async def test_a_denied_tool_does_not_run(tmp_path: Path) -> None:
+    ran: list[str] = []
+    async with worker_run(tmp_path) as (_, run):
+        with pytest.raises(Denied) as caught:
+            await run.guard(ran.append, "shell")("rm")
+    assert ran == []
+    assert caught.value.verdict.decision == "deny"
+
+
+async def test_a_tools_own_error_reaches_the_caller_and_the_gate(tmp_path: Path) -> None:
+    def read() -> None:
+        raise KeyError("no such thing")
+
+    async with worker_run(tmp_path) as (live, run):
+        with pytest.raises(KeyError, match="no such thing"):
+            await run.guard(read)()
+        assert not (await state(live)).in_flight
+
+
+async def test_a_cancelled_tool_is_reported_and_stays_cancelled(tmp_path: Path) -> None:
+    started = anyio.Event()
+
+    async def read() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async with worker_run(tmp_path) as (live, run):
+        task = asyncio.ensure_future(run.guard(read)())
+        await started.wait()
+        assert len((await state(live)).in_flight) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with anyio.fail_after(5):
+            while (await state(live)).in_flight:  # noqa: ASYNC110 (nothing tells when)
+                await anyio.sleep(0.01)
+
+
+async def test_a_call_inside_a_tool_names_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[wire.Intents] = []
+    ask = Gate.ask
+
+    async def listening(self: Gate, origin: Any, message: Any, *rest: Any) -> Any:
+        if isinstance(message, wire.Intents):
+            said.append(message)
+        return await ask(self, origin, message, *rest)
+
+    monkeypatch.setattr(Gate, "ask", listening)
+    async with worker_run(tmp_path) as (_, run):
+        inner = run.guard(lambda: "deep", "inner")
+
+        async def outer() -> str:
+            return str(await inner())
+
+        assert await run.guard(outer)() == "deep"
+        await run.check("after")
+    (first,), (second,), (third,) = (message.calls for message in said)
+    assert (first.parent, second.parent, third.parent) == (None, first.id, None)
+
+
+# --- the end of a run -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_block_that_ends_finishes_and_one_that_raises_aborts(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker:
+        async with worker.run(run="r"):
+            pass
+        assert (await state(live)).end == "complete"
+        with pytest.raises(ValueError, match="mine"):
+            async with worker.run(run="s"):
+                raise ValueError("mine")
+        ended = (await live.daemon.runs.look(ThreadId("s"))).runs[RunId("s")]
+    assert (ended.end, ended.reason) == ("aborted", "ValueError: mine")
+
+
+STEERING = """
+version: 1
+agents:
+  worker: {checks: [order], allowed_tools: ["*"], machines: [tested]}
+machines:
+  - name: tested
+    initial: idle
+    terminal: [passed]
+    transitions:
+      - {on: change, from: [idle, changed, passed], to: changed}
+      - {on: test, from: [changed], to: passed}
+continuation: {message: "Finish: {summary}"}
+"""
+
+
+async def test_a_run_that_is_steered_goes_on(tmp_path: Path) -> None:
+    async with gate(tmp_path, STEERING) as live, live.bus.agent("worker") as worker, worker.run(run="r") as run:
+        await run.guard(lambda: None, "change")()
+        steered = await run.finish()
+        assert steered.status == "steer"
+        assert steered.message.startswith("Finish: tested")
+        await run.guard(lambda: None, "test")()
+        assert (await run.finish()).status == "complete"
+
+
+async def test_an_ended_run_takes_no_more_calls(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (_, run):
+        assert (await run.finish()).status == "complete"
+        assert (await run.check("read")).decision == "deny"
+
+
+# --- people ---------------------------------------------------------------------------------------------------------------
+
+
+async def answer(bob: Client, verdict: Verdict, decision: Any) -> None:
+    assert verdict.ticket is not None
+    said = wire.Resolution(ticket=verdict.ticket, decision=decision, decision_id="d", args_sha256=verdict.args_sha256)
+    await tell(bob, Sender("approver", "bob"), "r", said)
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_a_waiting_check_ends_with_what_a_person_said(tmp_path: Path, decision: str) -> None:
+    async with gate(tmp_path) as live, live.bus.agent("payer") as payer, live.bus.user("approver", "bob") as bob:
+        run = payer.run(run="r")
+        with pytest.raises(Suspended) as caught:
+            await run.call("refund", {"amount": 1}, lambda amount: amount)
+        assert caught.value.verdict.ticket
+
+        final: list[Verdict] = []
+
+        async def wait() -> None:
+            final.append(await run.check("refund", {"amount": 2}, call="c", wait=True))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            suspended = await first_of(live, "c")
+            await answer(bob, suspended, decision)
+    assert final[0].decision == ("allow" if decision == "approve" else "deny")
+    assert decision == "approve" or isinstance(client.errors.error_of(final[0]), Rejected)
+
+
+async def first_of(live: Live, call: str) -> Verdict:
+    """The suspension of a call, asked for as another connection of the agent would."""
+    with anyio.fail_after(5):
+        while not (made := (await decided(live.log)).get(call)):  # noqa: ASYNC110 (nothing tells when)
+            await anyio.sleep(0.02)
+    return wire.verdict(made[0], "", 0, 0)
+
+
+# --- no gate, no tool -----------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_daemon_no_tool_runs(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    ran: list[int] = []
+    async with server(tmp_path) as (_, bus):
+        async with daemon_on(bus, tmp_path), bus.agent("worker") as worker:
+            assert (await worker.run(run="r").check("read")).decision == "allow"
+        async with bus.agent("worker", 0.3) as worker:
+            with pytest.raises(GateUnavailable, match=r"no verdict within 0\.3s"):
+                await worker.run(run="r").call("read", {"x": 1}, ran.append)
+    assert ran == []
+
+
+async def test_a_bus_that_is_not_there_is_unavailable_in_time() -> None:
+    with anyio.fail_after(5), pytest.raises(GateUnavailable, match=r"cannot connect to `nats://127\.0\.0\.1:1`"):
+        async with client.connect("nats://127.0.0.1:1", agent="worker", timeout=0.3):
+            pytest.fail("it connected")
+
+
+async def test_a_daemon_that_comes_back_in_time_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "AGAIN", 0.1)
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus):
+        async with daemon_on(bus, tmp_path):
+            pass
+        async with bus.agent("worker") as worker, anyio.create_task_group() as tasks:
+            verdicts: list[Verdict] = []
+
+            async def ask() -> None:
+                verdicts.append(await worker.run(run="r").check("read", call="c"))
+
+            tasks.start_soon(ask)
+            await anyio.sleep(0.5)
+            assert verdicts == []
+            async with daemon_on(bus, tmp_path) as live:
+                with anyio.fail_after(5):
+                    while not verdicts:  # noqa: ASYNC110 (nothing tells when)
+                        await anyio.sleep(0.02)
+    assert len((await decided(live.log))["c"]) == 1
+
+
+async def test_an_agent_cannot_speak_as_another(tmp_path: Path) -> None:
+    """`mailer`'s credentials and `worker`'s name: the server refuses, and the tool does not run."""
+    async with gate(tmp_path) as live:
+        stranger = live.bus.credentials("agent", "mailer")
+        async with client.connect(live.bus.url, agent="worker", timeout=2, **stranger) as other:
+            with pytest.raises(GateUnavailable, match="permissions violation"):
+                await other.run(run="r").check("read")
+    assert await decided(live.log) == {}
+
+
+async def test_a_folder_without_a_gate_or_without_the_agent_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(GateUnavailable, match="start one with `gated up`"):
+        async with client.connect(agent="worker", data=tmp_path):
+            pytest.fail("it connected")
+    async with gate(tmp_path):
+        with pytest.raises(GateUnavailable, match="the policy must name the agent"):
+            async with client.connect(agent="nobody", data=tmp_path):
+                pytest.fail("it connected")
+        async with client.connect(agent="worker", data=tmp_path) as own:
+            assert (await own.run().check("read")).decision == "allow"

@@ -1,0 +1,103 @@
+"""What agents, runners, operators and approvers say to a gate, before ids and times are filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracle.dice import Dice, Doc
+from oracle.parts import ARGS, TOOLS
+
+Said = dict[str, Any]
+PLACES = (("t1", "r1"), ("t1", "r2"), ("t1", "r3"), ("t2", "r1"))
+PEOPLE = ("bob", "bob", "cy", "cy", "dee", "ana", "a", "eve")
+COSTS = (0, 0.01, 0.02, 0.05)
+SECOND = 1_000_000
+MALFORMED_ID = "no id"
+LAST = "the run that was last spoken of"
+PAUSES = (0, 0, 0, 0, 0, SECOND, SECOND, 20 * SECOND, 31 * SECOND, 61 * SECOND)
+
+
+def kinds(flags: frozenset[str]) -> list[str]:
+    """Each as often as it is to be drawn."""
+    found = ["intents"] * 14 + ["outcome"] * 10 + ["finish", "finish", "start"]
+    return found + (["resolve"] * 8 if "approvals" in flags else []) + (["advance"] * 2 if "time" in flags else [])
+
+
+def saying(dice: Dice, kind: str, flags: frozenset[str]) -> Said:
+    if kind == "finish" and dice.one_in(3):
+        kind = "abort"
+    pause = dice.pick(PAUSES) if "time" in flags else SECOND
+    if kind == "advance":
+        return {"op": kind, "pause": pause + SECOND}
+    said: Said = {"op": kind, "pause": pause, "place": dice.pick([None, None, None, None, 0, 1, 2, 3])}
+    if "strangers" in flags and dice.one_in(20):
+        said["agent"] = dice.pick(["a", "b", "c", "nobody"])
+    if kind in ("outcome", "resolve"):
+        said["back"] = dice.pick([0, 0, 0, 1, 1, 2, 3, 5])
+    said["body"] = BODIES[kind](dice, flags)
+    return said
+
+
+def _intents(dice: Dice, flags: frozenset[str]) -> Doc:
+    body: Doc = {"calls": [_call(dice, flags) for _ in range(dice.pick((1, 1, 1, 1, 2, 3)))]}
+    if "atomic" in flags and dice.one_in(4):
+        body["mode"] = "atomic"
+    if not dice.one_in(3):
+        body["nesting"] = "explicit"
+    return body
+
+
+def _call(dice: Dice, flags: frozenset[str]) -> Doc:
+    call: Doc = {"tool": dice.pick(TOOLS), "args": dice.pick(ARGS), "back": None, "parent_back": None}
+    if dice.one_in(8):
+        call |= {"back": dice.pick([0, 1, 2, 4]), "same": dice.one_in(2)}
+    if dice.one_in(3):
+        call["parent_back"] = dice.pick([0, 0, 1, 2])
+    dice.maybe(call, 3, cost_usd=COSTS)
+    if "malformed" in flags and dice.one_in(40):
+        call |= dice.pick([{"tool": "bad name"}, {"cost_usd": -1}, {"args": [1]}, {"id": MALFORMED_ID}])
+    return call
+
+
+def _outcome(dice: Dice, flags: frozenset[str]) -> Doc:
+    body: Doc = {"status": dice.pick(["success"] * 5 + ["error"] * 3 + ["not_run"]), "content": dice.pick(["ok then", "boom"])}
+    body["by"] = dice.pick(["agent"] * 9 + ["runner:box"])
+    dice.maybe(body, 3, facts=[{"n": 1}, {"n": 2}], cost_usd=COSTS)
+    dice.maybe(body, 2, tokens=[0, 2, 5])
+    return body
+
+
+def _resolve(dice: Dice, flags: frozenset[str]) -> Doc:
+    body: Doc = {"by": dice.pick(PEOPLE), "decision": "reject" if dice.one_in(6) else "approve"}
+    if body["decision"] == "approve" and dice.one_in(6):
+        body["args"] = dice.pick(ARGS)
+    elif body["decision"] == "approve" and dice.one_in(2):
+        pattern = dice.pick(["pay", "*", 'Write(f ~ "x*")', "Re*"])
+        body["remember"] = dice.pick(["call", "call", {"pattern": pattern, "for": dice.pick(["run", "thread"])}])
+    return body
+
+
+def _start(dice: Dice, flags: frozenset[str]) -> Doc:
+    body: Doc = {"by": dice.pick(["agent", "operator:op"])}
+    dice.maybe(body, 10, tools=[["Read", "Write", "pay"]])
+    if "children" in flags and not dice.one_in(3):
+        body["parent"] = dice.pick([LAST, LAST, *(run for _, run in PLACES)])
+    return body
+
+
+def _finish(dice: Dice, flags: frozenset[str]) -> Doc:
+    return {}
+
+
+def _abort(dice: Dice, flags: frozenset[str]) -> Doc:
+    return {"reason": dice.pick(["", "stop"])}
+
+
+BODIES = {
+    "intents": _intents,
+    "outcome": _outcome,
+    "resolve": _resolve,
+    "start": _start,
+    "finish": _finish,
+    "abort": _abort,
+}
