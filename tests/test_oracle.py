@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import oracle
 from oracle import order, patterns, scope, templates
 from oracle.comparison import comparable, comparable_state, shrunk
 from oracle.scopes import scopes

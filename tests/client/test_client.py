@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 from nats.aio.client import Client
-from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
 
 from gated import client, wire
 from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Rejected, Run, Suspended, Verdict
 from gated.client import gate as gate_module
 from gated.core.state import RunState
 from gated.events import RunId, Sender, ThreadId
+from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
 
 
 @asynccontextmanager

@@ -17,9 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from deploy.real_server import Address, BusUser, bus_user, logged_in, running
 from nats.errors import Error as NatsError
 
+from deploy.real_server import Address, BusUser, bus_user, logged_in, running
 from gated import wire
 from gated.client.gate import connect
 from gated.events import MessageRefused

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 import re2
+
 from oracle.globs import check_glob, glob_matches
 from oracle.values import FIELD, Json, compact, parse_field, resolve, strings_in, text_of
 

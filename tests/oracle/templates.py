@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import ada_url
+
 from oracle.values import Json, parse_field, resolve, shown, text_of
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -7,10 +7,10 @@ import anyio
 import pytest
 from nats.aio.msg import Msg
 from nats.js.api import RetentionPolicy, StreamConfig
-from shell.live import Bus, server
 
 from gated import wire
 from gated.shell import bus
+from shell.live import Bus, server
 
 
 async def failure(url: str, seconds: float, **credentials: str) -> str:

@@ -11,11 +11,11 @@ import anyio
 import msgspec
 import pytest
 from anyio import to_thread
-from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
 
 from gated.client import Verdict
 from gated.events import CallDecided
 from gated.shell.faults import Point
+from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
 
 RUNS, CALLS = 8, 25
 TOOLS = ("read", "shell")  # allowed and forbidden

@@ -6,7 +6,6 @@ from pathlib import Path
 import anyio
 import msgspec
 from nats.aio.msg import Msg
-from shell.live import POLICY, Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
 
 from gated import wire
 from gated.client import Call, Verdict
@@ -15,6 +14,7 @@ from gated.events import RunId, Sender, ThreadId
 from gated.shell.bus import Bus
 from gated.shell.log.open import open_log
 from gated.wire import ReminderMessage, RunStatus
+from shell.live import POLICY, Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
 
 MAIL = intents(("c", "send_email", {"to": "a"}))
 

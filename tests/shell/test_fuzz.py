@@ -12,11 +12,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from shell.live import Ears, Live, agent, decided, ears, gate, intents, tell
 
 from gated import ingress, wire
 from gated.events import RunId, Sender, ThreadId
 from gated.wire import Refusal, Verdict
+from shell.live import Ears, Live, agent, decided, ears, gate, intents, tell
 
 NUMBER = itertools.count()
 SENDERS = {"agent": agent("worker"), "approver": Sender("approver", "bob"), "operator": Sender("operator", "local")}

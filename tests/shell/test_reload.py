@@ -11,9 +11,9 @@ import anyio
 import pytest
 from anyio import to_thread
 from nats.aio.client import Client
-from shell.live import POLICY, Bus, decided, gate, process, said, server, stop, write_policy
 
 from gated.client import Gate
+from shell.live import POLICY, Bus, decided, gate, process, said, server, stop, write_policy
 
 STRICTER = POLICY.replace("forbidden_tools: [shell]", "forbidden_tools: [shell, read]")
 BROKEN = POLICY + "surprise: true\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from core.order.harness import READ_BEFORE_WRITE, machine, step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.order.harness import READ_BEFORE_WRITE, machine, step
 from gated.core.order.diagram import Edge, edges, mermaid, svg
 from gated.core.order.machines import Machine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core.order.harness import R1, R2, READ_BEFORE_WRITE, Thread, machine, said, step
 
+from core.order.harness import R1, R2, READ_BEFORE_WRITE, Thread, machine, said, step
 from gated.core.order import engine
 from gated.core.order.machines import MachineSet
 from gated.core.order.state import MAX_ISSUED, MAX_VIOLATIONS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core.order.harness import READ_BEFORE_WRITE, machine, step
 
+from core.order.harness import READ_BEFORE_WRITE, machine, step
 from gated.core.order.lint import calls_to_terminal, distances, lint
 from gated.core.order.machines import Machine
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from core.order.harness import READ_BEFORE_WRITE, machine, step
 
+from core.order.harness import READ_BEFORE_WRITE, machine, step
 from gated.core.order.machines import (
     NOTHING_TOUCHED,
     Continuation,

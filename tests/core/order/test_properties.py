@@ -6,10 +6,10 @@ from collections import Counter
 from itertools import permutations
 from typing import Any
 
-from core.order.harness import R1, R2, Thread, machine, said, step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.order.harness import R1, R2, Thread, machine, said, step
 from gated.core.order.machines import Machine
 from gated.core.order.state import OrderState
 from gated.core.state import ThreadState, dump, load

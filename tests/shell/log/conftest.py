@@ -4,6 +4,7 @@ from typing import Any
 
 import aiosqlite.core
 import pytest
+
 from shell.log.backends import BACKENDS, Backend
 
 

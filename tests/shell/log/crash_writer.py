@@ -5,11 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from shell.log.backends import chained
-
 from gated.events import ThreadId
 from gated.shell.log import EventLog
 from gated.shell.log.sqlite import open_for_writing
+from shell.log.backends import chained
 
 
 async def write(log: EventLog, thread: str) -> None:

@@ -9,10 +9,10 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shell.log.backends import BACKENDS, Backend, all_of, chained, intact
 
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogConflict, LogLocked, LogUnavailable
+from shell.log.backends import BACKENDS, Backend, all_of, chained, intact
 
 T, U = ThreadId("t"), ThreadId("u")
 

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from shell.log.backends import Backend, all_of, chained, intact
 
 from gated.core.chain import export_line, policy_line
 from gated.events import Record, ThreadId
@@ -13,6 +12,7 @@ from gated.shell.log import LogConflict, LogDamaged, LogUnavailable, ReadableLog
 from gated.shell.log.jsonl import Imported, export_lines, import_export, open_export
 from gated.shell.log.open import open_log
 from gated.shell.log.sealing import Sealing
+from shell.log.backends import Backend, all_of, chained, intact
 
 T, U = ThreadId("t"), ThreadId("u")
 TEXT = b'{"agents":{},"version":"1"}'

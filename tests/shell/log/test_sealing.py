@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from shell.log.backends import Backend, all_of, chained
 
 from gated.core.chain import Damage
 from gated.core.checkpoint import Checkpoint, SealedChecker, split_notes, verify
@@ -14,6 +13,7 @@ from gated.shell.keys import Signer, load_or_make
 from gated.shell.log import EventLog, ReadableLog
 from gated.shell.log.sealing import SHARE, Sealing
 from gated.shell.log.sqlite import open_for_writing
+from shell.log.backends import Backend, all_of, chained
 
 T = ThreadId("t")
 

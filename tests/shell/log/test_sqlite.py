@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shell.log.backends import all_of, chained, intact
 
 from gated.core.chain import CheckpointNote, Damage, verify_records
 from gated.events import Record, ThreadId
 from gated.shell.log import LogDamaged, LogError, LogLocked, LogUnavailable
 from gated.shell.log.sqlite import SqliteLog, open_for_reading, open_for_writing
+from shell.log.backends import all_of, chained, intact
 
 T = ThreadId("t")
 TESTS = Path(__file__).parents[2]
