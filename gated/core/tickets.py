@@ -207,7 +207,7 @@ def rules_for(
             held = held or rule
         elif rule.on.matches_wide(tool, args):
             wide.append(rule)
-    rules = [held or approvals.default, *wide] if held or not wide else wide
+    rules = [held or approvals.default, *wide]
     asks = tuple(replace(rule.asks, excluded=tuple(excluded)) for rule in rules)
     return asks, min(rule.timeout for rule in rules)
 
