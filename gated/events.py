@@ -249,7 +249,7 @@ Observation = (
 
 
 class RunOpened(Struct, frozen=True, omit_defaults=True, tag="run_opened", tag_field="kind"):
-    """The run exists from here on, bound to `policy`. `answers` is false where an intent opened it in passing."""
+    """The run exists from here on, bound to `policy`. `announced` is false where an intent opened it in passing."""
 
     agent: AgentId
     policy: str

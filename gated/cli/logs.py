@@ -14,10 +14,11 @@ import typer
 from rich.progress import Progress
 
 from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
-from gated.core.chain import ChainChecker, export_line, import_line, merkle_root, policy_line
+from gated.core.chain import ChainChecker, merkle_root
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, unseal
 from gated.shell.log import Positioned
+from gated.shell.log.jsonl import Imported, export_lines, import_export
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
 from gated.wire import rfc3339
@@ -230,18 +231,18 @@ def export(log: LogPath, target: Annotated[Path, typer.Argument(help="The .jsonl
     """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves."""
 
     async def work() -> int:
-        count = 0
+        lines = 0
         async with open_log(log) as opened, await anyio.open_file(target, "wb") as out:
             threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
-            for digest, text in (await opened.policies()).items():
-                await out.write(policy_line(digest, text) + b"\n")
-            async for _, record in _progressed(opened, "exporting"):
-                if threads is None or record.thread in threads:
-                    await out.write(export_line(record) + b"\n")
-                    count += 1
-        return count
+            with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+                task = progress.add_task("exporting", total=await opened.head())
+                async for line in export_lines(opened, threads):
+                    await out.write(line)
+                    progress.advance(task)
+                    lines += 1
+        return lines
 
-    say(f"{run_async(work)} records written to {target}")
+    say(f"{run_async(work)} lines written to {target}")
 
 
 @log_app.command("import", epilog="Example: gated log import run.jsonl audit.db")
@@ -249,27 +250,16 @@ def import_(
     source: Annotated[Path, typer.Argument(help="A .jsonl export.")],
     target: Annotated[Path, typer.Argument(help="The SQLite log to append to; made where it is missing.")],
 ) -> None:
-    """Append an export to a log; every record must continue its thread's chain."""
+    """Append an export to a log, whole or not at all; every record must continue its thread's chain."""
 
-    async def work() -> int:
-        checker, records = ChainChecker(), 0
+    async def work() -> Imported:
         opened = await open_for_writing(target)
         try:
-            for number, line in enumerate((await anyio.Path(source).read_bytes()).splitlines(), 1):
-                item = import_line(line)
-                if isinstance(item, Record):
-                    damage = checker.feed(number, item)
-                    if damage is not None:
-                        fail(f"{source}:{number}: {damage.what}", NO)
-                    await opened.append_many([item])
-                    records += 1
-                else:
-                    await opened.put_policy(*item)
+            return await import_export(opened, source)
         finally:
             await opened.close()
-        return records
 
-    try:
-        say(f"{run_async(work)} records appended to {target}")
-    except (ValueError, OSError) as error:
-        fail(f"{source}: {error}")
+    done: Imported = run_async(work)
+    say(f"{done.records} records appended to {target}")
+    if done.foreign_checkpoints:
+        say(f"[yellow]{done.foreign_checkpoints} checkpoints left out[/]: behind other records they seal nothing")

@@ -64,20 +64,7 @@ def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> boo
 def _reject(turn: Turn, ticket: Ticket, answer: Answer) -> None:
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="rejected"))
     reason = f"rejected by {answer.by}" + (f": {answer.note}" if answer.note else "")
-    for call in ticket.calls:
-        turn.do(
-            CallDecided(
-                call=call.call,
-                tool=call.tool,
-                args_sha256=call.args_sha256,
-                decision="deny",
-                stage="approvals",
-                code="approvals.rejected",
-                reason=reason,
-                ticket=ticket.id,
-                hop=False,
-            )
-        )
+    turn.deny_waiting(ticket, "rejected", reason)
 
 
 def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:

@@ -171,14 +171,6 @@ def parse_line(line: bytes) -> Record | tuple[str, bytes] | CheckpointNote:
         raise ValueError(f"not a line of an export: {error}") from error
 
 
-def import_line(line: bytes) -> Record | tuple[str, bytes]:
-    """A record, or a policy's digest and text. Raises `ValueError` for what is neither."""
-    item = parse_line(line)
-    if isinstance(item, CheckpointNote):
-        raise ValueError("a checkpoint stands behind a position: it cannot be taken for a record")
-    return item
-
-
 def _policy(digest: str, text: bytes) -> tuple[str, bytes]:
     if hashlib.sha256(text).hexdigest() != digest:
         raise ValueError(f"the policy does not have the digest `{digest}`")

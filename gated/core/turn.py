@@ -7,12 +7,14 @@ sees what the calls before it did, since every decision is applied the moment it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
 from gated.core.fold import apply
 from gated.core.policy import Policy, Profile
 from gated.core.state import RunState, ThreadState
+from gated.core.tickets import Ticket
 from gated.events import (
     AgentId,
     CallDecided,
@@ -113,11 +115,15 @@ class Turn:
         for ticket in pending:
             self.close_ticket(ticket, "cancelled", f"the run ended before anyone answered: {ended.status}")
 
-    def close_ticket(self, ticket_id: TicketId, state: str, reason: str) -> None:
-        """The terminal denial of every call of a ticket that nobody answered."""
-        calls = self.run.tickets[ticket_id].calls
-        self.do(TicketClosed(ticket=ticket_id, state="expired" if state == "expired" else "cancelled"))
-        for call in calls:
+    def close_ticket(self, ticket_id: TicketId, state: Literal["expired", "cancelled"], reason: str) -> None:
+        """Close a ticket that nobody answered, with the terminal denial of each of its calls."""
+        ticket = self.run.tickets[ticket_id]
+        self.do(TicketClosed(ticket=ticket_id, state=state))
+        self.deny_waiting(ticket, state, reason)
+
+    def deny_waiting(self, ticket: Ticket, state: Literal["expired", "cancelled", "rejected"], reason: str) -> None:
+        """The terminal denial of every call that waited on a ticket."""
+        for call in ticket.calls:
             self.do(
                 CallDecided(
                     call=call.call,
@@ -127,7 +133,7 @@ class Turn:
                     stage="approvals",
                     code=f"approvals.{state}",
                     reason=reason,
-                    ticket=ticket_id,
+                    ticket=ticket.id,
                     hop=False,
                 )
             )

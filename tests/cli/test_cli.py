@@ -109,6 +109,11 @@ def test_an_export_replays_verifies_and_comes_back_byte_for_byte(log: Path, tmp_
     assert gated("log", "import", out, back)[0] == 0
     assert gated("log", "export", back, again)[0] == 0
     assert again.read_bytes() == out.read_bytes()
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"sent", b"lost")]))
+    torn = tmp_path / "torn.db"
+    assert gated("log", "import", out, torn)[0] != 0
+    assert json.loads(gated("verify", torn, "--json")[1])["records"] == 0  # whole or not at all
     out.write_text("not a record\n")
     status, _, error = gated("verify", out)
     assert status == 2

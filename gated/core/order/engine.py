@@ -1,6 +1,6 @@
 """The engine of tool-order machines: the gate before a call, the advance after it, the end of a run.
 
-`gate`, `full`, `settle`, `override`, `incomplete`, `strangers` look and decide; `admit`, `advance`, `count`, `drop_run` bring
+`gate`, `full`, `settle`, `override`, `incomplete`, `strangers` look and decide; `admit`, `advance`, `count` bring
 the state forward from what was recorded. A call is allowed only if it is allowed from every state its instances may be in by
 the time it runs.
 Codes: `order.violation` `order.undeclared` `order.missing_key` `order.in_flight`.
@@ -324,8 +324,3 @@ def _noted(order: OrderState, finding: Finding, name: str, tool: str) -> OrderSt
     machine = finding.machine or ""
     violation = Violation(machine, finding.key or "", tool, finding.outcome, finding.reason)
     return order.noted(violation).counted(machine, name)
-
-
-def drop_run(order: OrderState, run: RunId) -> OrderState:
-    """Forget the run's own instances: it has ended and nothing of it is in flight."""
-    return order.without_run(run)

@@ -114,15 +114,6 @@ class OrderState(Struct, frozen=True):
         instances = self.instances.set(slot, keys) if keys else self.instances.delete(slot)
         return replace(self, instances=instances, size=self.size + len(keys) - before)
 
-    def without_run(self, run: RunId) -> OrderState:
-        """Without the run's own instances (not those of the thread)."""
-        instances, size = self.instances, self.size
-        for slot in self.instances:
-            if slot.startswith(f"{run}/"):
-                size -= len(instances[slot])
-                instances = instances.delete(slot)
-        return replace(self, instances=instances, size=size)
-
     def counted(self, machine: str, name: str) -> OrderState:
         counts = self.by_machine.get(machine, _NO_COUNTS).plus(name)
         return replace(self, metrics=self.metrics.plus(name), by_machine=self.by_machine.set(machine, counts))

@@ -39,12 +39,15 @@ def is_relative(path: str) -> bool:
 
 
 def readings(path: str) -> tuple[str, ...]:
-    """As written; unescaped once; and that with every name tidied."""
+    """As written and unescaped once, each also with every name tidied: a tool may do either without the other."""
     unescaped = unescape(path)
     if unescaped.isascii() and unescaped.isprintable() and " " not in unescaped:
         return (path,) if path == unescaped else (path, unescaped)
-    tidied = "/".join(name.strip() for name in tidy(unescaped).replace("\\", "/").split("/"))
-    return tuple(dict.fromkeys((path, unescaped, tidied)))
+    return tuple(dict.fromkeys((path, unescaped, _tidied(path), _tidied(unescaped))))
+
+
+def _tidied(path: str) -> str:
+    return "/".join(name.strip() for name in tidy(path).replace("\\", "/").split("/"))
 
 
 def fault(path: str) -> str | None:

@@ -461,9 +461,6 @@ def test_thread_state_outlives_the_run_and_run_state_does_not() -> None:
     assert thread.states(R2) == {"read-before-write": {"a": "read"}}
     assert thread.states(R1) == {"read-before-write": {"a": "read"}, "own": {"": "t"}}
     assert thread.order.size == 2
-    dropped = engine.drop_run(thread.order, R1)
-    assert dropped.view(R1) == {"read-before-write": {"a": "read"}}
-    assert dropped.size == 1
 
 
 def test_instances_have_a_limit_that_known_ones_do_not_meet() -> None:

@@ -143,7 +143,8 @@ def test_agrees_with_the_definition(glob: str, text: str) -> None:
 
 
 MATCHING = st.lists(
-    st.sampled_from([("a", "a"), ("ß", "ß"), ("*", "b\nA"), ("*", ""), ("?", "ß"), ("[ab]", "b"), ("[!A]", "a"), ("{a,B}", "B")])
+    st.sampled_from([("a", "a"), ("ß", "ß"), ("*", "b\nA"), ("*", ""), ("?", "ß"), ("[ab]", "b"), ("[!A]", "a"), ("{a,B}", "B")]),
+    max_size=8,  # nine braces of two would be more alternatives than a glob may have
 )
 
 

@@ -87,6 +87,7 @@ def test_outside_by_where_it_leads(path: str, shown: str) -> None:
         ("/workspace/%u002e%u002e/x", "still escaped"),
         ("/workspace/%c0%ae%c0%ae/x", "still escaped"),
         ("/workspace/\uff05252e", "still escaped"),
+        ("\u200b/%2e%2e//workspace", "still escaped"),  # who trims and does not unescape reads `/%2e%2e/workspace`
         ("~", "`~`"),
         ("~/x", "`~`"),
         (" ~/x", "`~`"),
