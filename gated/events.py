@@ -214,6 +214,13 @@ class ForgetRequested(Struct, frozen=True, tag="forget_requested", tag_field="ki
     remembered: str
 
 
+class RecallRequested(Struct, frozen=True, tag="recall_requested", tag_field="kind"):
+    """An agent asks what was decided on one of its calls: after a restart, or where it may have missed the answer."""
+
+    by: Sender
+    call: CallId
+
+
 class DeadlineReached(Struct, frozen=True, tag="deadline_reached", tag_field="kind"):
     """A timer of the shell ran: the fact is only that time has come to `due`; what follows is the core's to say."""
 
@@ -246,6 +253,7 @@ Observation = (
     | AbortRequested
     | ResolutionReceived
     | ForgetRequested
+    | RecallRequested
     | DeadlineReached
     | PolicyBound
     | MessageRefused

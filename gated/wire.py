@@ -30,6 +30,7 @@ from gated.events import (
     Observation,
     OutcomeReported,
     PolicyBound,
+    RecallRequested,
     Remember,
     Reminder,
     ResolutionReceived,
@@ -139,6 +140,12 @@ class Outcome(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     tokens: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
+class Recall(Struct, frozen=True, forbid_unknown_fields=True, tag="recall", kw_only=True):
+    """What was decided on a call? The answer is its recorded verdict, replayed."""
+
+    call: MessageId
+
+
 class RunFinish(Struct, frozen=True, forbid_unknown_fields=True, tag="run.finish"):
     """The agent has its answer."""
 
@@ -185,10 +192,10 @@ class Forget(Struct, frozen=True, forbid_unknown_fields=True, tag="forget", kw_o
     remembered: str
 
 
-Inbound = RunStart | Intents | Outcome | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget
+Inbound = RunStart | Intents | Outcome | Recall | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget
 
 SENDERS: Final[dict[str, tuple[type[Struct], ...]]] = {
-    "agent": (RunStart, Intents, Outcome, RunFinish, RunAbort),
+    "agent": (RunStart, Intents, Outcome, Recall, RunFinish, RunAbort),
     "approver": (Resolution, Forget),
     "operator": (RunStart, PolicyBind, RunKill, Forget),
     "runner": (Outcome,),
@@ -252,6 +259,8 @@ def to_observation(origin: Origin, message: Inbound, message_id: str | None = No
         case Outcome():
             cost = None if message.cost_usd is None else _usd(message.cost_usd)
             return OutcomeReported(by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens)
+        case Recall():
+            return RecallRequested(by, CallId(message.call))
         case RunStart():
             return _run_started(by, message, message_id)
         case RunFinish():
@@ -319,7 +328,10 @@ def _tag(message: Struct) -> str:
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=True):
-    """The decision on one call. What may run are `args` where they are given, else the arguments that were asked."""
+    """The decision on one call. What may run are `args` where they are given, else the arguments that were asked.
+
+    `settled`, of a replayed verdict: the call has its outcome already, so it must not run again.
+    """
 
     call: str
     decision: Decided
@@ -340,6 +352,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=Tr
     seq: int
     at: str
     replayed: bool = False
+    settled: bool = False
     authoritative: bool = True
 
 
@@ -411,7 +424,7 @@ def decode_out(data: bytes) -> Outbound:
     return _OUT.decode(data)
 
 
-def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: bool = False) -> Verdict:
+def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: bool = False, settled: bool = False) -> Verdict:
     return Verdict(
         call=decided.call,
         decision=decided.decision,
@@ -432,6 +445,7 @@ def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: b
         seq=seq,
         at=rfc3339(at),
         replayed=replayed,
+        settled=settled,
         authoritative=decided.would is None,
     )
 

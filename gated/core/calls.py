@@ -20,7 +20,7 @@ from gated.core.order.machines import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
 from gated.core.stages import ceilings
 from gated.core.stages.lifecycle import ended_reason
-from gated.core.turn import Repeat, Turn
+from gated.core.turn import Repeat, Turn, may_speak
 from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
 from gated.events import (
     Admission,
@@ -29,6 +29,7 @@ from gated.events import (
     Finding,
     IntentsReceived,
     Phase,
+    RecallRequested,
     RunEnded,
     RunOpened,
     Wanted,
@@ -111,6 +112,19 @@ def settle_judgement(turn: Turn, judged: Judged) -> None:
         turn.end(judged.ends)
 
 
+def recall(turn: Turn, asked: RecallRequested) -> None:
+    """The recorded verdict of a call that the run knows; whoever may not speak for the run learns nothing."""
+    barred, run = may_speak(turn, AgentId(asked.by.name)), turn.opened
+    if barred is not None or run is None:
+        turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to ask of")), call=asked.call)
+        return
+    known = run.calls.get(asked.call)
+    if known is None:
+        turn.refuse("ingress.id", f"the run knows no call `{asked.call}`", call=asked.call)
+    else:
+        turn.replies.append(Repeat(asked.call, known.seq, known.state == "settled"))
+
+
 # --- one call --------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +134,7 @@ def judge(turn: Turn, plea: Plea) -> Judgement:
     known = run.calls.get(plea.id)
     if known is not None:
         if known.args_sha256 == plea.args_sha256:
-            return Repeat(plea.id, known.seq)
+            return Repeat(plea.id, known.seq, known.state == "settled")
         return Refused("ingress.id_conflict", f"call `{plea.id}` is known with another tool or other arguments")
     return bounds(turn, plea) or judge_new(turn, plea)
 

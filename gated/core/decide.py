@@ -35,6 +35,7 @@ from gated.events import (
     Phase,
     PolicyBound,
     PolicyRebound,
+    RecallRequested,
     Record,
     ResolutionReceived,
     RunAnswered,
@@ -108,6 +109,8 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
             answers.resolve(turn, observation)
         case ForgetRequested():
             answers.forget(turn, observation)
+        case RecallRequested():
+            calls.recall(turn, observation)
         case DeadlineReached():
             answers.time_passed(turn, observation)
         case PolicyBound():

@@ -34,10 +34,14 @@ from gated.events import (
 
 
 class Repeat(Struct, frozen=True):
-    """A known call asked again: the answer is the verdict in record `seq`, marked as replayed."""
+    """A known call asked again: the answer is the verdict in record `seq`, marked as replayed.
+
+    `settled`: its outcome is in, so whoever asks must not run it again.
+    """
 
     call: CallId
     seq: int
+    settled: bool = False
 
 
 Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered | UngatedExecution

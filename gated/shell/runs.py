@@ -328,7 +328,7 @@ class Runs:
                 raise LogConflict(said.thread, reply.seq, 0)
             body = unseal(stored)
             decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
-            message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True)
+            message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at)
         if message is not None and item.agent:

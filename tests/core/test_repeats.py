@@ -1,9 +1,11 @@
 """What is published again changes nothing, and what was admitted under one policy settles under it."""
 
+import pytest
+
 from gated.core.decide import step
 from gated.core.policy import Policy, load_text
 from gated.core.state import ThreadState
-from gated.core.turn import Registry
+from gated.core.turn import Registry, Repeat
 from gated.events import (
     AgentId,
     CallDecided,
@@ -13,6 +15,7 @@ from gated.events import (
     Observation,
     OutcomeReported,
     PolicyBound,
+    RecallRequested,
     RunAnswered,
     RunId,
     RunOpened,
@@ -71,3 +74,34 @@ def test_a_call_settles_on_the_machines_that_admitted_it() -> None:
     _, (verdict,) = say(registry, state, call("Delete", 3))
     assert isinstance(verdict, CallDecided)
     assert verdict.code == "order.violation"
+
+
+def test_a_recalled_call_gets_its_recorded_verdict_and_whether_it_has_its_outcome() -> None:
+    policy = policy_of()
+    registry = Registry(policy, {policy.digest: policy})
+    state, (opened, _) = say(registry, ThreadState(ThreadId("t")), call("T", 1))
+    assert isinstance(opened, RunOpened)
+    asked = RecallRequested(BY, CallId("c1"))
+    again, answers = say(registry, state, asked)
+    assert (again, answers) == (state, [Repeat(CallId("c1"), 1)])
+    state, _ = say(registry, state, OutcomeReported(BY, CallId("c1"), "success"))
+    assert say(registry, state, asked)[1] == [Repeat(CallId("c1"), 1, settled=True)]
+    assert say(registry, state, call("T", 1))[1] == [Repeat(CallId("c1"), 1, settled=True)]
+
+
+@pytest.mark.parametrize(
+    ("by", "run", "called", "code"),
+    [
+        ("a", "r", "c9", "ingress.id"),
+        ("a", "s", "c1", "lifecycle.run_not_open"),
+        ("eve", "r", "c1", "lifecycle.not_thread_owner"),
+    ],
+)
+def test_nobody_recalls_what_is_not_theirs_or_not_there(by: str, run: str, called: str, code: str) -> None:
+    policy = policy_of()
+    registry = Registry(policy, {policy.digest: policy})
+    state, _ = say(registry, ThreadState(ThreadId("t")), call("T", 1))
+    made = step(registry, state, RunId(run), RecallRequested(Sender("agent", by), CallId(called)), 9)
+    (refused,) = made.decisions
+    assert isinstance(refused, CallRefused)
+    assert (refused.code, refused.call, made.replies) == (code, called, ())
