@@ -59,6 +59,11 @@ class Scope:
         self._paths = Paths(limits.allowed_paths, limits.base_path)
         self._resolve = limits.resolve
 
+    @property
+    def is_off(self) -> bool:
+        """`data_scope: any`: nothing is checked."""
+        return self._off
+
     def check(self, tool: str, args: Mapping[str, Any], resolved: Mapping[str, str] | None = None) -> ScopeFinding:
         """Never raises for JSON. `resolved`: what was recorded of `paths_to_resolve`, path -> where it leads."""
         if self._off or (tool not in self._selectors and _is_flat(args, self._forbidden.allows_plain)):

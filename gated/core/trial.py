@@ -1,0 +1,134 @@
+"""Deciding a call for trial: under any policy, on any state, with nothing applied and nothing recorded.
+
+What-if and explain share it. A trial speaks for a run that is bound to some policy and decides under another: `bound` is a
+registry in which every digest is the policy on trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from gated import canonical
+from gated.core import batches, calls
+from gated.core.pipeline import source_of
+from gated.core.policy import Policy, Profile, StageName
+from gated.core.state import ThreadState
+from gated.core.turn import Registry, Turn, may_speak
+from gated.core.verdicts import Judged, Plea, Refused
+from gated.events import AgentId, CallDecided, CallId, Finding, IntentsReceived, RunId, Wanted
+
+
+class _Everywhere(Mapping[str, Policy]):
+    """One policy under every digest."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __getitem__(self, digest: str) -> Policy:
+        return self._policy
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self._policy.digest,))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def bound(policy: Policy) -> Registry:
+    """Every run is bound to `policy`, whatever it was opened under."""
+    return Registry(policy, _Everywhere(policy))
+
+
+def observed(policy: Policy) -> Policy:
+    """The same rules, watched and not acted on: what happened happens again, whatever the rules say of it."""
+    agents = {name: _observed(profile) for name, profile in policy.agents.items()}
+    return replace(policy, agents=agents, nobody=_observed(policy.nobody))
+
+
+def _observed(profile: Profile) -> Profile:
+    return replace(profile, observed=True, stages=tuple((stage, True) for stage, _ in profile.stages))
+
+
+def only(policy: Policy, agent: AgentId, stage: StageName) -> Policy:
+    """The same policy with one of the agent's enabled stages: its finding does not depend on the stages before it."""
+    profile = policy.profile(agent)
+    alone = replace(profile, stages=tuple(item for item in profile.stages if item[0] == stage))
+    return replace(policy, agents={**policy.agents, agent: alone})
+
+
+def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
+    """The call as the pipeline takes it. `others` calls of other messages are in flight."""
+    return Plea(
+        CallId(wanted.id or ""),
+        wanted.tool,
+        wanted.args,
+        canonical.args_digest(wanted.tool, wanted.args),
+        wanted.parent,
+        wanted.cost_microusd,
+        nesting,
+        others,
+    )
+
+
+def decide_call(
+    policy: Policy,
+    state: ThreadState,
+    run_id: RunId,
+    plea: Plea,
+    agent: AgentId,
+    at: int,
+    lifted: frozenset[str] = frozenset(),
+) -> Judged:
+    """The verdict on one call of an open run. `lifted` are the sources of asks that people have answered."""
+    turn = Turn(bound(policy), state, run_id, at)
+    barred = may_speak(turn, agent)
+    if barred is None and agent not in policy.agents:
+        barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
+    if barred is not None:
+        return Judged(plea, _denial(plea, *barred))
+    if lifted:
+        return calls.judge_again(turn, plea, lifted)
+    judged = calls.judge(turn, plea)
+    if isinstance(judged, Judged):
+        return judged
+    code, reason = (judged.code, judged.reason) if isinstance(judged, Refused) else ("ingress.id_conflict", "the call is known")
+    return Judged(plea, _denial(plea, code, reason))
+
+
+def decide_atomic(
+    policy: Policy, state: ThreadState, run_id: RunId, intents: IntentsReceived, at: int
+) -> dict[CallId, CallDecided]:
+    """The verdicts on an atomic batch of an open run, by call."""
+    turn = Turn(bound(policy), state, run_id, at)
+    batches.receive_atomic(turn, intents)
+    return {decision.call: decision for decision in turn.decisions if isinstance(decision, CallDecided)}
+
+
+def _denial(plea: Plea, code: str, reason: str) -> CallDecided:
+    stage = code.partition(".")[0]
+    return CallDecided(
+        call=plea.id,
+        tool=plea.tool,
+        args_sha256=plea.args_sha256,
+        decision="deny",
+        stage=stage,
+        code=code,
+        reason=reason,
+        findings=(Finding(stage, "deny", code, reason),),
+        checks_failed=(stage,),
+    )
+
+
+def sources(judged: Judged) -> frozenset[str]:
+    """The sources of a suspended call's asks: what an approval of it would lift."""
+    return frozenset(source_of(finding) for finding in judged.asks)
+
+
+def is_redacted(value: Any) -> bool:
+    """Whether something in a value was taken out before it was recorded: `{redacted: kind, sha256: keyed digest}`."""
+    if isinstance(value, dict):
+        return set(value) == {"redacted", "sha256"} or any(map(is_redacted, value.values()))
+    return isinstance(value, list | tuple) and any(map(is_redacted, value))

@@ -1,0 +1,342 @@
+"""Following one log under another policy: each record's verdicts compared, and its facts applied to the state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from gated.core import calls, outcomes, tickets, trial, waiting
+from gated.core.decide import step
+from gated.core.fold import apply
+from gated.core.policy import Policy
+from gated.core.reading import reads_arguments, reads_results
+from gated.core.stages.lifecycle import ended_reason
+from gated.core.state import ThreadState
+from gated.core.turn import Turn
+from gated.core.verdicts import Judged, Plea
+from gated.core.whatif.compared import Compared, Outcome, Verdict
+from gated.events import (
+    AbortRequested,
+    AgentId,
+    Body,
+    CallDecided,
+    CallId,
+    CallSettled,
+    FinishRequested,
+    Forgotten,
+    IntentsReceived,
+    OutcomeReported,
+    Record,
+    Remembered,
+    ResolutionReceived,
+    RunAnswered,
+    RunEnded,
+    RunId,
+    RunOpened,
+    ThreadId,
+    TicketAnswered,
+    TicketCall,
+    TicketNoted,
+    TicketOpened,
+    UngatedExecution,
+    Value,
+    Wanted,
+    unseal,
+)
+
+
+class WhatIf:
+    """Feed it the records of a log in order; each thread is followed by itself."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._watched = trial.observed(policy)
+        self._registry = trial.bound(self._watched)
+        self._states: dict[ThreadId, ThreadState] = {}
+        self._barred: dict[tuple[ThreadId, RunId], tuple[str, str]] = {}
+        self._tickets: dict[str, TicketOpened] = {}
+        self._failed: dict[tuple[ThreadId, RunId], str] = {}  # runs that the policy on trial would have ended, and why
+        self._escalated: set[str] = set()
+        self._blind: set[tuple[ThreadId, str]] = set()  # machines whose moves rest on a redacted result
+
+    def feed(self, record: Record) -> tuple[Compared, ...]:
+        """What the policy says of one record."""
+        body = unseal(record)
+        state = self._states.get(body.thread) or ThreadState(body.thread)
+        step = _Step(self, body, state)
+        step.play()
+        self._states[body.thread] = replace(step.state, seq=body.seq, at=max(state.at, body.at))
+        return tuple(step.found)
+
+
+class _Step:
+    """One record: its verdicts compared, and its facts applied to the state."""
+
+    def __init__(self, whatif: WhatIf, body: Body, state: ThreadState) -> None:
+        self.whatif, self.body, self.state = whatif, body, state
+        self.found: list[Compared] = []
+        observation = body.observation
+        self.wanted: dict[CallId, Wanted] = {}
+        if isinstance(observation, IntentsReceived):
+            self.wanted = {wanted.id: wanted for wanted in observation.calls if wanted.id is not None and wanted.refused is None}
+        run = state.runs.get(body.run)
+        self.others = 0 if run is None else len(run.in_flight)
+        self.atomic: dict[CallId, CallDecided] | None = None
+
+    def play(self) -> None:
+        for decision in self.body.decisions:
+            match decision:
+                case RunOpened():
+                    self._opened(decision)
+                case CallDecided():
+                    self._decided(decision)
+                case CallSettled():
+                    self._settled(decision)
+                case TicketOpened():
+                    self.whatif._tickets[decision.ticket] = decision
+                case TicketAnswered():
+                    self._answered(decision)
+                case TicketNoted() if decision.event == "escalated":
+                    self.whatif._escalated.add(decision.ticket)
+                case RunAnswered() | RunEnded():
+                    self._finish(decision)
+                case Forgotten():
+                    self._apply(decision)
+                case UngatedExecution():
+                    self._ungated(decision)
+                case _:
+                    pass  # refusals and the life of tickets are no verdicts of a policy's rules
+
+    # --- what happened, applied --------------------------------------------------------------------------------------
+
+    def _apply(self, decision: RunOpened | CallDecided | RunEnded | RunAnswered | Forgotten) -> None:
+        known = self.whatif._registry.known
+        self.state = apply(known, self.state, self.body.run, self.body.seq, self.body.at, decision)
+
+    def _opened(self, opened: RunOpened) -> None:
+        whatif, body = self.whatif, self.body
+        turn = Turn(trial.bound(whatif.policy), self.state, body.run, body.at)
+        barred = calls.may_open(turn, opened.agent, by_operator=body.observation.by.role == "operator")
+        if barred is not None:
+            whatif._barred[(body.thread, body.run)] = barred
+        self._apply(replace(opened, policy=whatif.policy.digest))
+
+    def _settled(self, settled: CallSettled) -> None:
+        turn = Turn(self.whatif._registry, self.state, self.body.run, self.body.at)
+        run = turn.opened
+        if run is None or settled.call not in run.in_flight:
+            return
+        content, facts = self._result(settled)
+        if trial.is_redacted(content) or trial.is_redacted(facts):
+            machines = turn.profile().machines
+            touched = [touch.machine for touch in run.in_flight[settled.call].touches]
+            blind = [name for name in touched if reads_results(machines.by_name[name])]
+            self.whatif._blind.update((self.body.thread, name) for name in blind)
+        what = (settled.call, settled.status, content, facts, settled.cost_microusd, settled.tokens)
+        acted = Turn(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.at)
+        outcomes.settle(acted, *what, lapsed=settled.lapsed)
+        self._fail(next((d.reason for d in acted.decisions if isinstance(d, RunEnded)), None))
+        outcomes.settle(turn, *what, lapsed=settled.lapsed)
+        self.state = turn.state
+
+    def _fail(self, reason: str | None) -> None:
+        """The policy on trial would have ended the run here: what comes after would have come too late."""
+        if reason is not None:
+            self.whatif._failed.setdefault((self.body.thread, self.body.run), reason)
+
+    def _ungated(self, ungated: UngatedExecution) -> None:
+        run = self.state.runs.get(self.body.run)
+        profile = None if run is None else self.whatif.policy.profile(run.agent)
+        if profile is not None and profile.fail_ungated and not profile.observed:
+            self._fail(f"call `{ungated.call}` was executed without an allow verdict")
+
+    def _result(self, settled: CallSettled) -> tuple[Value, dict[str, Value]]:
+        observation = self.body.observation
+        if isinstance(observation, OutcomeReported):
+            return observation.content, observation.facts
+        if isinstance(observation, ResolutionReceived):
+            return observation.result, {}
+        return settled.summary, {}
+
+    def _admit(self, plea: Plea, lifted: frozenset[str]) -> None:
+        """The call ran: it takes its place in history, under the rules on trial or in spite of them."""
+        whatif, body = self.whatif, self.body
+        agent = self.state.runs[body.run].agent
+        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at, lifted)
+        if judged.decided.admission is None:
+            turn = Turn(whatif._registry, self.state, body.run, body.at)
+            judged = calls.judge_by_pipeline(turn, plea, frozenset())
+        self._apply(replace(judged.decided, hop=False, misfit=False, findings=(), phase=None))
+
+    # --- what would have been decided --------------------------------------------------------------------------------
+
+    def _decided(self, decided: CallDecided) -> None:
+        wanted = self.wanted.get(decided.call)
+        if wanted is None:
+            return  # a later verdict on a call that waited: its ticket's
+        observation = self.body.observation
+        assert isinstance(observation, IntentsReceived)
+        plea = trial.plea_of(wanted, observation.nesting, self.others)
+        derived = self._derive(AgentId(observation.by.name), plea, decided)
+        self._compare(decided, derived, self._unreadable(AgentId(observation.by.name), plea))
+        if self.body.run not in self.state.runs:
+            return
+        if decided.decision == "allow":
+            self._admit(plea, frozenset())
+        if decided.known:
+            self._count(decided)
+
+    def _count(self, decided: CallDecided) -> None:
+        run = self.state.runs[self.body.run]
+        counted = replace(run, hop_count=run.hop_count + decided.hop, retry_count=run.retry_count + decided.misfit)
+        self.state = replace(self.state, runs=self.state.runs.set(self.body.run, counted))
+
+    def _derive(self, agent: AgentId, plea: Plea, decided: CallDecided) -> Verdict:
+        whatif, body = self.whatif, self.body
+        barred = whatif._barred.get((body.thread, body.run))
+        if barred is None and body.run not in self.state.runs:
+            return self._as_first(decided)
+        if barred is not None:
+            return Verdict("deny", barred[0].partition(".")[0], *barred)
+        observation = body.observation
+        if isinstance(observation, IntentsReceived) and observation.mode == "atomic":
+            if self.atomic is None:
+                self.atomic = trial.decide_atomic(whatif.policy, self.state, body.run, observation, body.at)
+            return _verdict(self.atomic.get(plea.id, decided))
+        if failed := whatif._failed.get((body.thread, body.run)):
+            return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
+        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at)
+        self._fail(None if judged.ends is None else judged.ends.reason)
+        return _verdict(judged.decided)
+
+    def _as_first(self, decided: CallDecided) -> Verdict:
+        """The run was never opened: the call on its own, as the first of a new run."""
+        observation = self.body.observation
+        assert isinstance(observation, IntentsReceived)
+        alone = replace(observation, calls=(self.wanted[decided.call],), mode="each")
+        made = step(trial.bound(self.whatif.policy), self.state, self.body.run, alone, self.body.at)
+        verdicts = [d for d in (*made.decisions, *made.replies) if isinstance(d, CallDecided)]
+        return _verdict(verdicts[0] if verdicts else decided)
+
+    def _unreadable(self, agent: AgentId, plea: Plea) -> str | None:
+        """Which rule would have to read what was taken out before it was recorded."""
+        whatif = self.whatif
+        profile = whatif.policy.profile(agent)
+        if trial.is_redacted(plea.args):
+            rule = reads_arguments(whatif.policy, profile, plea.tool)
+            if rule is not None:
+                return f"{rule} reads the arguments, which were redacted"
+        if whatif._blind:
+            for touch in profile.machines.touches(plea.tool, plea.args).touches:
+                if (self.body.thread, touch.machine) in whatif._blind:
+                    return f"machine `{touch.machine}` reads a result that was redacted"
+        return None
+
+    def _compare(self, decided: CallDecided, derived: Verdict, unreadable: str | None) -> None:
+        recorded = _verdict(decided)
+        outcome: Outcome = "unchanged" if recorded.decision == derived.decision else "flipped"
+        self._found(
+            "call",
+            "not_replayable" if unreadable else outcome,
+            decided.call,
+            decided.tool,
+            recorded,
+            None if unreadable else derived,
+            unreadable or "",
+        )
+
+    def _found(
+        self,
+        what: Literal["call", "approval", "finish"],
+        outcome: Outcome,
+        call: str,
+        tool: str,
+        recorded: Verdict,
+        derived: Verdict | None,
+        why: str = "",
+    ) -> None:
+        body = self.body
+        run = self.state.runs.get(body.run)
+        agent = body.observation.by.name if run is None else run.agent
+        self.found.append(
+            Compared(what, outcome, body.thread, body.run, body.seq, body.at, agent, call, tool, recorded, derived, why)
+        )
+
+    # --- approvals and ends ------------------------------------------------------------------------------------------
+
+    def _answered(self, answered: TicketAnswered) -> None:
+        """An approval is void where the call would be denied by then, or where these people could not have given it."""
+        known = self.whatif._tickets
+        if answered.ticket not in known or self.body.run not in self.state.runs:
+            return
+        ticket = replace(known[answered.ticket], answers=(*known[answered.ticket].answers, answered.answer))
+        known[answered.ticket] = ticket
+        if answered.remembered is not None:
+            self._remember(answered.remembered)
+        if answered.state not in ("approved", "superseded"):
+            return
+        verdicts = {d.call: d for d in self.body.decisions if isinstance(d, CallDecided)}
+        for call in ticket.calls:
+            verdict = verdicts.get(call.call)
+            if verdict is not None:
+                self._reconsider(ticket, call, verdict)
+
+    def _remember(self, item: Remembered) -> None:
+        """It is bound to the digest of its policy: under another one it lifts nothing."""
+        if item.scope == "thread":
+            self.state = replace(self.state, remembered=(*self.state.remembered, item))
+            return
+        run = self.state.runs[self.body.run]
+        held = replace(run, remembered=(*run.remembered, item))
+        self.state = replace(self.state, runs=self.state.runs.set(self.body.run, held))
+
+    def _reconsider(self, ticket: TicketOpened, call: TicketCall, decided: CallDecided) -> None:
+        whatif, body = self.whatif, self.body
+        agent = self.state.runs[body.run].agent
+        wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd)
+        plea = trial.plea_of(wanted, call.nesting, len(self.state.runs[body.run].in_flight))
+        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at)
+        lifted = trial.sources(judged)
+        void = self._void(judged, ticket)
+        recorded = Verdict(decided.decision, decided.stage, decided.code, decided.reason)
+        unreadable = self._unreadable(agent, plea)
+        derived = _verdict(judged.decided) if judged.decided.decision == "deny" else None
+        outcome: Outcome = "not_replayable" if unreadable else "void" if void and decided.decision == "allow" else "unchanged"
+        self._found("approval", outcome, call.call, call.tool, recorded, derived, unreadable or void or "")
+        if decided.decision == "allow":
+            self._admit(plea, lifted)
+
+    def _void(self, judged: Judged, ticket: TicketOpened) -> str | None:
+        if judged.decided.decision == "deny":
+            return f"the call would be denied: {judged.decided.reason}"
+        if judged.decided.decision == "allow":
+            return None  # nobody need be asked
+        turn = Turn(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.at)
+        opened = waiting.ticket_for(turn, (judged,), atomic=False)
+        asked = replace(
+            tickets.open_ticket(replace(opened, answers=ticket.answers)), escalated=ticket.ticket in self.whatif._escalated
+        )
+        if tickets.satisfied(asked, self.whatif.policy.approvals.groups):
+            return None
+        return "who approved it could not have done so alone"
+
+    def _finish(self, decision: RunAnswered | RunEnded) -> None:
+        """Only an end that the agent or an operator asked for is a fact; one that a rule made is that rule's verdict."""
+        observation, run = self.body.observation, self.state.runs.get(self.body.run)
+        if run is None or run.end or not isinstance(observation, FinishRequested | AbortRequested):
+            return
+        if isinstance(observation, FinishRequested) and decision.status in ("steer", "complete"):
+            derived = self._end()
+            outcome: Outcome = "unchanged" if derived == decision.status else "flipped"
+            self._found("finish", outcome, "", "run.finish", Verdict(decision.status), Verdict(derived))
+        self._apply(decision)
+
+    def _end(self) -> str:
+        made = step(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.observation, self.body.at)
+        answers = [d for d in made.decisions if isinstance(d, RunAnswered | RunEnded)]
+        return answers[0].status if answers else "complete"
+
+
+def _verdict(decided: CallDecided) -> Verdict:
+    return Verdict(decided.decision, decided.stage, decided.code, decided.reason)

@@ -1,0 +1,182 @@
+"""What-if: recorded verdicts against another policy, on the history as it was recorded."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from core.acts import Acts, logs_of
+from gated.core.policy import load_text
+from gated.core.whatif import Compared, Tally, WhatIf
+from gated.events import IntentsReceived, Record, Wanted, seal, unseal
+
+OPEN = (
+    "version: 1\nagents:\n"
+    "  a: {allowed_tools: ['*'], data_scope: any, resource_budget: {max_calls: 100}, dcbf: {remove: [privacy]}}\n"
+)
+
+
+def what_if(records: Iterable[Record], policy: str) -> list[Compared]:
+    whatif = WhatIf(load_text(policy, "new.yaml"))
+    return [found for record in records for found in whatif.feed(record)]
+
+
+def told(found: list[Compared]) -> list[tuple[str, str, str, str]]:
+    """(call, outcome, recorded, derived) of the calls."""
+    return [
+        (item.call, item.outcome, item.recorded.decision, item.derived.decision if item.derived else "?")
+        for item in found
+        if item.what == "call"
+    ]
+
+
+def test_the_same_policy_flips_nothing() -> None:
+    acts = Acts(OPEN)
+    for number in range(5):
+        acts.run("send_email", to=f"p{number}")
+    acts.finish()
+    found = what_if(acts.records, OPEN)
+    assert [item.outcome for item in found] == ["unchanged"] * 6
+    assert [item.what for item in found] == ["call"] * 5 + ["finish"]
+
+
+def test_each_flip_stands_alone_since_the_history_is_what_happened() -> None:
+    """A denied read would leave every write unread; but the read did happen, so only it flips."""
+    machines = (
+        "machines: [{name: rbw, key: '{f}', initial: n, "
+        "transitions: [{on: Read, from: '*', to: r}, {on: Write, from: r, to: r}]}]\n"
+    )
+    acts = Acts(OPEN)
+    acts.run("Read", f="a")
+    acts.run("Write", f="a")
+    acts.run("Write", f="b")
+    stricter = OPEN.replace("allowed_tools", "forbidden_tools: [Read], allowed_tools") + machines
+    assert told(what_if(acts.records, stricter)) == [
+        ("c1", "flipped", "allow", "deny"),
+        ("c2", "unchanged", "allow", "allow"),
+        ("c3", "flipped", "allow", "deny"),
+    ]
+
+
+def test_what_was_denied_has_not_run() -> None:
+    acts = Acts(OPEN.replace("dcbf: {remove: [privacy]}", "dcbf: {}"))
+    assert [acts.run("send_email") for _ in range(4)] == ["allow", "allow", "deny", "deny"]
+    found = what_if(acts.records, OPEN.replace("remove: [privacy]", "privacy: {budget: 0.6}"))
+    assert [outcome for _, outcome, _, _ in told(found)] == ["unchanged", "unchanged", "flipped", "flipped"]
+
+
+@pytest.mark.parametrize("mode", ["each", "atomic"])
+def test_batches(mode: str) -> None:
+    acts = Acts(OPEN)
+    assert acts.batch([("send_email", {}), ("send_email", {}), ("send_email", {})], mode) == ["allow"] * 3
+    found = told(what_if(acts.records, OPEN.replace("{remove: [privacy]}", "{}")))
+    derived = [verdict for _, _, _, verdict in found]
+    assert derived == (["allow", "allow", "deny"] if mode == "each" else ["deny"] * 3)
+
+
+def test_siblings_of_a_batch_are_not_nested_calls() -> None:
+    acts = Acts(OPEN)
+    acts.batch([("T", {})] * 6)
+    assert {outcome for _, outcome, _, _ in told(what_if(acts.records, OPEN))} == {"unchanged"}
+
+
+def test_an_approval_is_void_where_its_people_may_no_longer_give_it_or_the_call_would_be_denied() -> None:
+    asks = OPEN.replace("allowed_tools", "approval_required: [pay], allowed_tools")
+    people = "approvals: {default: {approvers: [user:cy]}}\n"
+    acts = Acts(asks + people)
+    assert acts.ask("pay", n=1) == "suspend"
+    acts.resolve("c1", "cy")
+    acts.end("c1")
+    same = what_if(acts.records, asks + people)
+    assert [(item.what, item.outcome) for item in same] == [("call", "unchanged"), ("approval", "unchanged")]
+    others = what_if(acts.records, asks + people.replace("cy", "dee"))
+    assert [(item.what, item.outcome) for item in others] == [("call", "unchanged"), ("approval", "void")]
+    denied = what_if(acts.records, asks.replace("approval_required", "forbidden_tools") + people)
+    assert [(item.what, item.outcome) for item in denied] == [("call", "flipped"), ("approval", "void")]
+    assert "denied" in denied[1].why
+    free = what_if(acts.records, OPEN)
+    assert [(item.what, item.outcome) for item in free] == [("call", "flipped"), ("approval", "unchanged")]
+
+
+def test_an_approved_call_is_in_the_history() -> None:
+    asks = OPEN.replace("allowed_tools", "approval_required: [pay], allowed_tools")
+    acts = Acts(asks)
+    acts.ask("pay", n=1)
+    acts.resolve("c1", "cy")
+    acts.ask("pay", n=2)
+    found = told(what_if(acts.records, asks.replace("max_calls: 100", "max_calls: 1")))
+    assert [(call, derived) for call, _, _, derived in found] == [("c1", "suspend"), ("c2", "deny")]
+
+
+def test_steering_at_the_end_flips_too() -> None:
+    moves = "[{on: Read, from: n, to: r}, {on: Write, from: r, to: w}]"
+    machine = f"machines: [{{name: m, initial: n, terminal: [w], transitions: {moves}}}]\n"
+    acts = Acts(OPEN)
+    acts.run("Read")
+    acts.finish()
+    found = what_if(acts.records, OPEN + machine)
+    assert [(item.what, item.outcome) for item in found] == [("call", "unchanged"), ("finish", "flipped")]
+
+
+def test_an_agent_without_a_profile_and_one_whose_runs_an_operator_opens() -> None:
+    acts = Acts(OPEN)
+    acts.run("T")
+    nobody = what_if(acts.records, OPEN.replace("  a:", "  b:"))
+    assert [item.derived and item.derived.code for item in nobody] == ["privilege.no_profile"]
+    operator = what_if(acts.records, OPEN.replace("allowed_tools", "runs: {opened_by: operator}, allowed_tools"))
+    assert [item.derived and item.derived.code for item in operator] == ["lifecycle.run_not_open"]
+
+
+def test_a_call_turned_away_for_want_of_a_run_is_decided_as_the_first_of_one() -> None:
+    closed = OPEN.replace("allowed_tools", "runs: {opened_by: operator}, allowed_tools")
+    acts = Acts(closed)
+    assert acts.ask("T") == "deny"
+    assert told(what_if(acts.records, OPEN)) == [("c1", "flipped", "deny", "allow")]
+
+
+def redacted(record: Record, args: dict[str, object]) -> Record:
+    """The record as redaction leaves it: other arguments, the decisions untouched."""
+    body = unseal(record)
+    if isinstance(body.observation, IntentsReceived):
+        calls = tuple(Wanted(call.id, call.tool, args) for call in body.observation.calls)
+        body = replace(body, observation=replace(body.observation, calls=calls))
+    return seal(body)
+
+
+def test_what_was_redacted_is_not_replayable_where_a_rule_reads_it_and_only_there() -> None:
+    acts = Acts(OPEN)
+    acts.run("pay", iban="DE1")
+    records = [redacted(record, {"iban": {"redacted": "iban", "sha256": "0" * 64}}) for record in acts.records]
+    assert [item.outcome for item in what_if(records, OPEN)] == ["unchanged"]
+    contract = "contracts: [{name: ours, on: pay, require: 'args.iban == \"DE1\"'}]\n"
+    (found,) = what_if(records, OPEN + contract)
+    assert (found.outcome, found.derived) == ("not_replayable", None)
+    assert "contract `ours`" in found.why
+    pattern = OPEN.replace("allowed_tools", "forbidden_tools: ['PAY(iban = \"DE2\")'], allowed_tools")
+    assert [item.outcome for item in what_if(records, pattern)] == ["not_replayable"]
+    assert [item.outcome for item in what_if(records, OPEN + contract.replace("on: pay", "on: other"))] == ["unchanged"]
+
+
+def test_the_tally_counts_every_outcome() -> None:
+    acts = Acts(OPEN)
+    acts.run("T")
+    acts.run("U")
+    tally = Tally()
+    for found in what_if(acts.records, OPEN.replace("allowed_tools: ['*']", "allowed_tools: [T]")):
+        tally.add(found)
+    assert (tally.unchanged, tally.flipped, tally.not_replayable, tally.void) == (1, 1, 0, 0)
+
+
+ROOT = Path(__file__).parents[2]
+FILES = [*sorted((ROOT / "tests/scenarios").glob("*.yaml")), *sorted((ROOT / "examples/policies").glob("*/scenarios.yaml"))]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_no_log_flips_under_its_own_policy(file: Path) -> None:
+    for name, log in logs_of(file):
+        if len({entry.policy.digest for entry in log}) != 1:
+            continue  # under more than one policy there is no own one
+        whatif = WhatIf(log[0].policy)
+        found = [item for entry in log for item in whatif.feed(entry.record)]
+        assert [(item.call, item.recorded, item.derived, item.why) for item in found if item.outcome != "unchanged"] == [], name
