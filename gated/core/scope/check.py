@@ -8,7 +8,7 @@ paths must be real paths: were links in them followed too, whoever may write bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from gated.core.scope.addresses import host_forms, is_bare, normal_host
@@ -25,7 +25,7 @@ from gated.core.scope.resources import (
     look_of,
     place,
 )
-from gated.core.scope.rules import DataScope, Resources
+from gated.core.scope.rules import DataScope, Kind, Resources
 from gated.core.scope.spelling import shown
 from gated.core.scope.tables import Tables
 from gated.core.scope.urls import Endpoints, is_url_like, normal_url
@@ -44,6 +44,7 @@ class ScopeFinding(NamedTuple):
 
 ALLOWED: Final = ScopeFinding(None)
 ALLOWED_BY_NAME: Final = ScopeFinding(None, lexical=True)
+NOTHING_DECLARED: Final[Mapping[str, Kind]] = {}
 
 
 class Scope:
@@ -58,6 +59,16 @@ class Scope:
         self._tables = Tables(limits)
         self._paths = Paths(limits.allowed_paths, limits.base_path)
         self._resolve = limits.resolve
+        self._shallow = {tool: self._shallow_kinds(root) for tool, root in selectors.items()}
+
+    def _shallow_kinds(self, root: Selector) -> Mapping[str, Kind] | None:
+        """The kinds of a tool that declares nothing but arguments by plain names; else None."""
+        if root.kind or root.other or root.each or root.indexes:
+            return None
+        for name, node in root.names.items():
+            if node.names or node.other or node.each or node.indexes or not self._forbidden.allows_plain(name):
+                return None
+        return {name: node.kind for name, node in root.names.items() if node.kind is not None}
 
     @property
     def is_off(self) -> bool:
@@ -66,8 +77,11 @@ class Scope:
 
     def check(self, tool: str, args: Mapping[str, Any], resolved: Mapping[str, str] | None = None) -> ScopeFinding:
         """Never raises for JSON. `resolved`: what was recorded of `paths_to_resolve`, path -> where it leads."""
-        if self._off or (tool not in self._selectors and _is_flat(args, self._forbidden.allows_plain)):
+        if self._off:
             return ALLOWED
+        plainly = self._allow_plainly(self._shallow.get(tool, NOTHING_DECLARED), args)
+        if plainly is not None:
+            return plainly
         lexical = False
         try:
             for item in self._items(tool, args):
@@ -80,6 +94,35 @@ class Scope:
         except TooManyPaths:
             return ScopeFinding(f"the call names more than {MOST_JOINS} pairs of paths that a tool may join")
         return ALLOWED_BY_NAME if lexical and not self._resolve else ALLOWED
+
+    def _allow_plainly(self, kinds: Mapping[str, Kind] | None, args: Mapping[str, Any]) -> ScopeFinding | None:
+        """The common call, spared the walk: flat arguments, none of which could name a resource but one plain path inside.
+
+        None where that is not certain. INVARIANT: what this allows, the walk allows too.
+        """
+        if kinds is None:
+            return None
+        passes, by_path = self._forbidden.allows_plain, False
+        for name, value in args.items():
+            kind = kinds.get(name)
+            if kind is None:
+                if isinstance(value, str):
+                    if not passes(value):
+                        return None
+                elif isinstance(value, dict | list | tuple):
+                    return None
+                if not passes(name):
+                    return None
+            elif kind == "path":
+                if by_path or self._resolve or not isinstance(value, str):
+                    return None
+                folder = self._paths.plainly_inside(value)
+                if folder is None or not self._forbidden.spares(folder):
+                    return None
+                by_path = True
+            elif kind != "none":
+                return None
+        return ALLOWED_BY_NAME if by_path else ALLOWED
 
     def paths_to_resolve(self, tool: str, args: Mapping[str, Any]) -> tuple[str, ...]:
         """The paths whose links `check` must know; none unless the scope says `resolve: true`."""
@@ -164,19 +207,6 @@ class Scope:
 
 def _forbidden(text: str, hit: Hit) -> Refusal:
     return Refusal(normal_url(text) if is_url_like(text) else hit.form, f"holds the forbidden `{hit.pattern}`")
-
-
-def _is_flat(args: Mapping[str, Any], passes: Callable[[str], bool]) -> bool:
-    """The common call, spared the walk: arguments without nesting, none of which could name a resource."""
-    for name, value in args.items():
-        if isinstance(value, str):
-            if not passes(value):
-                return False
-        elif isinstance(value, dict | list | tuple):
-            return False
-        if not passes(name):
-            return False
-    return True
 
 
 def _may_be_path(item: Item) -> bool:

@@ -38,6 +38,10 @@ class Forbidden:
     def _allows_plain(self, text: str) -> bool:
         return is_plain(text) and _search(self._plain, text) is None
 
+    def spares(self, text: str) -> bool:
+        """Whether no pattern stands in this one form."""
+        return _search(self._needles, text) is None
+
     def find(self, text: str) -> Hit | None:
         """A pattern in any spelling of `text`."""
         return self.find_in(spellings(text)) if self._needles else None

@@ -20,6 +20,10 @@ _VARIABLE: Final = re.compile(r"\$|%[A-Za-z_][A-Za-z0-9_()]*%")
 # Of `{a,b}`: an alternative that begins anew or is only dots, so that the text is not the path it expands to.
 _BRACES: Final = re.compile(r"[{,]\s*(?:[/\\~]|\.{1,2}\s*(?:[},/\\]|\Z))")
 _TWO_SLASHES: Final = re.compile(r"[/\\]{2}")
+# A path that every reader reads alike and that is its own normal form: names of ASCII letters, digits, `_`, `-` and dots,
+# none of them only dots. A relative one begins with a name that has a letter which no spelling of an address has.
+_NAME: Final = r"\.?[A-Za-z0-9_-][A-Za-z0-9_.-]*"
+_PLAIN: Final = re.compile(rf"(?:(?=[0-9A-FXa-fx.-]*[G-WYZg-wyz_]){_NAME}|/{_NAME})(?:/{_NAME})*")
 
 
 def normal(path: str) -> str:
@@ -79,6 +83,7 @@ class Paths:
     def __init__(self, allowed: Iterable[str], base: str | None) -> None:
         self._base = None if base is None else self._folder("base_path", base, None)
         self._roots = tuple(self._folder("allowed_paths", path, self._base) for path in allowed)
+        self._inside = tuple(root if root == "/" else f"{root}/" for root in self._roots)
 
     @staticmethod
     def _folder(key: str, path: str, base: str | None) -> str:
@@ -96,7 +101,22 @@ class Paths:
         return None if self._base is None else f"{self._base}/{reading}".replace("\\", "/")
 
     def holds(self, path: str) -> bool:
-        return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in self._roots)
+        return f"{path}/".startswith(self._inside)
+
+    def plainly_inside(self, path: str) -> str | None:
+        """The folder form (with a slash at the end) of a path that needs no reading and is inside, or None: not known.
+
+        INVARIANT: it contains every spelling of the path that `forbidden.spellings` makes.
+        """
+        if len(path) > LONGEST_PATH or _PLAIN.fullmatch(path) is None:
+            return None
+        if path[0] == "/":
+            whole = f"{path}/"
+        elif self._base is None:
+            return None
+        else:
+            whole = f"{self._base}/{path}/"
+        return whole if whole.startswith(self._inside) else None
 
     def refuse(self, path: str) -> Refusal | None:
         """Why the path is not inside the allowed folders by its name, or None."""
