@@ -33,7 +33,10 @@ def gate(
     findings = list(touched.findings)
     for touch in touched.touches:
         machine = machines.by_name[touch.machine]
-        finding = _examine(machine, _instance(order, machine, run, touch.key), run, tool, touch, args)
+        instance = order.at(machine.slot_in(run), touch.key) or machine.fresh
+        if touch.exact and not instance.kinds and _listed(machine, touch.exact, instance.state):
+            continue  # the usual case
+        finding = _examine(machine, instance, run, tool, touch, args)
         if finding is not None:
             findings.append(finding)
     if touched.findings and len(findings) > 1:
@@ -43,7 +46,7 @@ def gate(
 
 
 def _instance(order: OrderState, machine: Machine, run: RunId, key: str) -> Instance:
-    return order.at(slot_of(machine.name, machine.scope, run), key) or machine.fresh
+    return order.at(machine.slot_in(run), key) or machine.fresh
 
 
 def _examine(
@@ -76,7 +79,8 @@ def _permitted(machine: Machine, instance: Instance, exact: tuple[int, ...]) -> 
 def _listed(machine: Machine, indices: tuple[int, ...], state: str) -> bool:
     transitions = machine.transitions
     for index in indices:  # a loop: this runs for every call, and a generator costs more than the work
-        if transitions[index].lists(state):
+        sources = transitions[index].sources
+        if sources is None or state in sources:
             return True
     return False
 
@@ -222,7 +226,7 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
     found: list[str] = []
     for machine in machines.machines:
         if machine.terminal and not machine.observed:
-            keys: Map[str, Instance] = order.instances.get(slot_of(machine.name, machine.scope, run)) or Map()
+            keys: Map[str, Instance] = order.instances.get(machine.slot_in(run)) or Map()
             found += [
                 _shown(machine, key, instance)
                 for key, instance in keys.items()
@@ -252,13 +256,16 @@ def _shown(machine: Machine, key: str, instance: Instance) -> str:
 
 def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, touches: tuple[Touch, ...]) -> OrderState:
     """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
+    instances, size = order.instances.mutate(), order.size
     for touch in touches:
         if touch.exact:
             machine = machines.by_name[touch.machine]
-            slot = slot_of(machine.name, machine.scope, run)
-            instance = order.at(slot, touch.key) or machine.fresh
-            order = order.put(slot, touch.key, instance.joined(Flight(run, call, machine.kind(touch))))
-    return order
+            slot, key = machine.slot_in(run), touch.key
+            keys: Map[str, Instance] = instances.get(slot) or Map()
+            instance = keys.get(key)
+            size += instance is None
+            instances[slot] = keys.set(key, (instance or machine.fresh).joined(Flight(run, call, machine.kind(touch))))
+    return replace(order, instances=instances.finish(), size=size)
 
 
 def advance(

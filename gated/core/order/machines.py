@@ -15,9 +15,9 @@ from msgspec import Meta, Struct
 from gated.core.order.fields import render
 from gated.core.order.globs import Glob, compile_glob
 from gated.core.order.patterns import Conditions, Pattern, compile_conditions, compile_pattern
-from gated.core.order.state import ANY, Instance, Kind, kind_of
+from gated.core.order.state import ANY, Instance, Kind, kind_of, slot_of
 from gated.core.order.templates import NORMALIZERS, Template, compile_template
-from gated.events import Finding, Status, Touch
+from gated.events import Finding, RunId, Status, Touch
 
 STAGE: Final = "order"
 
@@ -132,6 +132,7 @@ class Machine(Struct, frozen=True):
 
     name: str
     scope: Scope
+    slot: str  # where a thread's instances of it are
     observed: bool
     key: Template
     normalize: Callable[[str], str]
@@ -142,6 +143,9 @@ class Machine(Struct, frozen=True):
     terminal: frozenset[str]
     speaks: bool  # some transition emits, or warns
     entry: MachineEntry
+
+    def slot_in(self, run: RunId) -> str:
+        return self.slot if self.scope == "thread" else slot_of(self.name, self.scope, run)
 
     def kind(self, touch: Touch) -> Kind:
         """Every way in which the call may move an instance, whatever its outcome."""
@@ -166,6 +170,7 @@ def compile_machine(entry: MachineEntry) -> Machine:
     return Machine(
         name=entry.name,
         scope=entry.scope,
+        slot=slot_of(entry.name, "thread", RunId("")),
         observed=entry.mode == "observe",
         key=key,
         normalize=NORMALIZERS[entry.key_normalizer],
@@ -253,10 +258,12 @@ NOTHING_TOUCHED: Final = Touched()
 
 
 class _Watch(Struct, frozen=True):
-    """A machine, and those of its transitions that a tool may match."""
+    """A machine, and those of its transitions that a tool may match; `certain`: all of them do, whatever the arguments."""
 
     machine: Machine
     transitions: tuple[tuple[int, Pattern], ...]
+    certain: tuple[int, ...] | None
+    made_from: tuple[str, str]  # the key's template and normalizer
 
 
 class _Seen(Struct):
@@ -269,29 +276,36 @@ class _Seen(Struct):
 class MachineSet:
     """The machines of one agent, found by tool name (folded: a restriction is not shaken off by a capital)."""
 
-    __slots__ = ("_by_tool", "_elsewhere", "by_name", "machines")
+    __slots__ = ("_by_folded_name", "_by_name", "_elsewhere", "by_name", "machines")
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self.by_name: Mapping[str, Machine] = {machine.name: machine for machine in machines}
-        names = {t.on.exact_tool.casefold() for m in machines for t in m.transitions if t.on.exact_tool is not None}
-        self._by_tool = {name: self._watches(name) for name in names}
+        names = {t.on.exact_tool for m in machines for t in m.transitions if t.on.exact_tool is not None}
+        self._by_name = {name: self._watches(name) for name in names}
+        self._by_folded_name = {name.casefold(): self._watches(name, as_written=False) for name in names}
         self._elsewhere = self._watches(None)
 
-    def _watches(self, tool: str | None) -> tuple[_Watch, ...]:
-        """What watches a tool that some transition names, or (None) any other."""
-        found = (_Watch(machine, _watching(machine, tool)) for machine in self.machines)
+    def _watches(self, tool: str | None, *, as_written: bool = True) -> tuple[_Watch, ...]:
+        """What watches a tool that some transition names, as written or in other capitals, or (None) any other."""
+        found = (_watch(machine, tool, as_written) for machine in self.machines)
         return tuple(watch for watch in found if watch.transitions or watch.machine.entry.strict)
 
     def touches(self, tool: str, args: Mapping[str, Any]) -> Touched:
         """The instances that the call bears on, in the machines' order."""
-        watches = self._by_tool.get(tool.casefold(), self._elsewhere)
+        watches = self._by_name.get(tool)
+        if watches is None:
+            watches = self._by_folded_name.get(tool.casefold(), self._elsewhere)
         if not watches:
             return NOTHING_TOUCHED
         touches: list[Touch] = []
         findings: list[Finding] = []
         seen = _Seen({}, {})
         for watch in watches:
+            found: Touch | Finding | None
+            if watch.certain is not None and not watch.machine.speaks and (key := _key(watch, args, seen)) is not None:
+                touches.append(Touch(watch.machine.name, key, watch.certain))
+                continue
             found = _touch(watch, tool, args, seen)
             if isinstance(found, Touch):
                 touches.append(found)
@@ -300,9 +314,13 @@ class MachineSet:
         return Touched(tuple(touches), tuple(findings)) if touches or findings else NOTHING_TOUCHED
 
 
-def _watching(machine: Machine, tool: str | None) -> tuple[tuple[int, Pattern], ...]:
+def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:
+    folded = None if tool is None else tool.casefold()
     patterns = [(index, transition.on) for index, transition in enumerate(machine.transitions)]
-    return tuple((i, on) for i, on in patterns if on.exact_tool is None or on.exact_tool.casefold() == tool)
+    mine = tuple((i, on) for i, on in patterns if on.exact_tool is None or on.exact_tool.casefold() == folded)
+    certain = as_written and bool(mine) and all(tool == on.exact_tool is not None and not on.needs_args for _, on in mine)
+    made_from = (machine.key.text, machine.entry.key_normalizer)
+    return _Watch(machine, mine, tuple(index for index, _ in mine) if certain else None, made_from)
 
 
 def _touch(watch: _Watch, tool: str, args: Mapping[str, Any], seen: _Seen) -> Touch | Finding | None:
@@ -320,7 +338,7 @@ def _touch(watch: _Watch, tool: str, args: Mapping[str, Any], seen: _Seen) -> To
     machine = watch.machine
     if not exact and not wide and not machine.entry.strict:
         return None
-    key = _key(machine, args, seen)
+    key = _key(watch, args, seen)
     if key is None:
         return _missing_key(machine, tool)
     if not machine.speaks:
@@ -329,12 +347,14 @@ def _touch(watch: _Watch, tool: str, args: Mapping[str, Any], seen: _Seen) -> To
     return Touch(machine.name, key, tuple(exact), tuple(wide), emits=emits, warning=warning)
 
 
-def _key(machine: Machine, args: Mapping[str, Any], seen: _Seen) -> str | None:
-    made_from = (machine.key.text, machine.entry.key_normalizer)
-    if made_from not in seen.keys:
-        key = machine.key.render_key(args)
-        seen.keys[made_from] = None if key is None else machine.normalize(key)
-    return seen.keys[made_from]
+def _key(watch: _Watch, args: Mapping[str, Any], seen: _Seen) -> str | None:
+    keys, made_from = seen.keys, watch.made_from
+    if made_from in keys:
+        return keys[made_from]
+    machine = watch.machine
+    key = machine.key.render_key(args)
+    keys[made_from] = key = None if key is None else machine.normalize(key)
+    return key
 
 
 def _emits(machine: Machine, exact: list[int], args: Mapping[str, Any]) -> tuple[str, ...]:

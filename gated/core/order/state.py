@@ -60,6 +60,8 @@ class Instance(Struct, frozen=True, array_like=True):
 
 
 def _shifted(kinds: Kinds, kind: Kind, by: int) -> Kinds:
+    if not kinds:
+        return ((kind, by),)
     for index, (known, count) in enumerate(kinds):
         if known == kind:
             rest = ((kind, count + by),) if count + by else ()

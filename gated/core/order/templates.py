@@ -37,14 +37,19 @@ class TemplateError(ValueError):
 class Template:
     """Literals and placeholders, alternating."""
 
-    __slots__ = ("_literals", "_paths", "fields", "text")
+    __slots__ = ("_literals", "_lone", "_paths", "fields", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._literals, self.fields, self._paths = _parse(text)
+        path = self._paths[0] if self._literals == ("", "") else ()
+        self._lone = path[0] if len(path) == 1 and isinstance(path[0], str) else None
 
     def render_key(self, args: Mapping[str, Any]) -> str | None:
         """The key, or None where a placeholder leads nowhere."""
+        if self._lone is not None:  # one plain field, the usual case
+            value = args.get(self._lone, fields.MISSING)
+            return None if value is fields.MISSING else fields.render(value)
         if not self._paths:
             return self._literals[0]
         parts = [self._literals[0]]
@@ -115,8 +120,13 @@ def _escaped(char: str) -> str:
 # --- normalizers -----------------------------------------------------------------------------------------------------
 
 
+_NORMAL_PATH: Final = re.compile(r"/?\w[\w.-]*(?:/\w[\w.-]*)*")  # nothing in it to collapse
+
+
 def normalize_path(text: str) -> str:
     """Lexically: backslashes to slashes, `.` and `..` collapsed, a leading `..` kept, empty is `.`."""
+    if _NORMAL_PATH.fullmatch(text):
+        return text
     text = text.replace("\\", "/")
     root = text.startswith("/")
     parts: list[str] = []

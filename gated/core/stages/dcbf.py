@@ -98,10 +98,15 @@ class DcbfEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Barrier(Struct, frozen=True):
-    """`value(tally)` is h in units of 1/`scale`, its margin already taken off."""
+    """`value(tally)` is h in units of 1/`scale`, its margin already taken off.
+
+    `clear(tally, tool, reserved)`: whether h is certainly at least 0 now and once the call is admitted, without making the
+    tally of then. It may say no where that is not certain, never yes.
+    """
 
     name: str
     value: Callable[[Tally], int]
+    clear: Callable[[Tally, str, int], bool]
     scale: int
     thread: bool = False
     weight: float = 1.0
@@ -173,6 +178,9 @@ def _safety(entry: SafetyEntry) -> Barrier:
         partners.setdefault(b, set()).add(a)
     window, watched = entry.window, frozenset(partners)
 
+    def clear(tally: Tally, tool: str, reserved: int) -> bool:
+        return tool not in watched and margin <= scale and watched.isdisjoint(tally.recent)
+
     def value(tally: Tally) -> int:
         recent = tally.recent
         if watched.isdisjoint(recent):
@@ -184,24 +192,29 @@ def _safety(entry: SafetyEntry) -> Barrier:
                 return -margin
         return scale - margin
 
-    return Barrier("safety", value, scale, entry.scope == "thread")
+    return Barrier("safety", value, clear, scale, entry.scope == "thread")
 
 
 def _privacy(entry: PrivacyEntry, outbound: Iterable[str]) -> Barrier:
     tools = entry.tools if entry.tools is not None else (*DEFAULT_OUTBOUND, *outbound)
     scale, (budget, per_call) = exact(entry.budget, entry.per_call)
-    return Barrier("privacy", _count(tools, budget, per_call), scale, entry.scope == "thread")
+    return Barrier("privacy", *_count(tools, budget, per_call), scale, entry.scope == "thread")
 
 
 def _counter(name: str, entry: BarrierEntry) -> Barrier:
     counter = entry.counter
     scale, (budget, per_call, margin) = exact(counter.budget, counter.per_call, entry.margin)
-    value = _count(counter.tools, budget - margin, per_call)
-    return Barrier(name, value, scale, entry.scope == "thread", float(entry.weight))
+    value, clear = _count(counter.tools, budget - margin, per_call)
+    return Barrier(name, value, clear, scale, entry.scope == "thread", float(entry.weight))
 
 
-def _count(tools: Iterable[str], budget: int, per_call: int) -> Callable[[Tally], int]:
+def _count(tools: Iterable[str], budget: int, per_call: int) -> tuple[Callable[[Tally], int], Callable[[Tally, str, int], bool]]:
     names = tuple(dict.fromkeys(tools))
+    counted = frozenset(names)
+
+    def clear(tally: Tally, tool: str, reserved: int) -> bool:
+        h = value(tally)
+        return h >= 0 and (tool not in counted or h >= per_call)
 
     def value(tally: Tally) -> int:
         counts = tally.counts
@@ -210,32 +223,46 @@ def _count(tools: Iterable[str], budget: int, per_call: int) -> Callable[[Tally]
             total += counts.get(name, 0)
         return budget - per_call * total
 
-    return value
+    return value, clear
 
 
 def _resource(entry: ResourceEntry) -> Barrier:
     scale, (limit, micro) = exact(entry.limit_usd, "0.000001")
-    return Barrier("resource", lambda tally: limit - micro * tally.cost_microusd, scale, entry.scope == "thread")
+
+    def value(tally: Tally) -> int:
+        return limit - micro * tally.cost_microusd
+
+    def clear(tally: Tally, tool: str, reserved: int) -> bool:
+        return limit >= micro * (tally.cost_microusd + reserved)  # costs are never negative, so it was then, too
+
+    return Barrier("resource", value, clear, scale, entry.scope == "thread")
 
 
 def _scope(entry: DriftEntry) -> Barrier:
     """Inert while no embeddings are recorded: its value is the drift that is allowed."""
     scale, (drift,) = exact(entry.max_drift)
-    return Barrier("scope", lambda tally: drift, scale, entry.scope == "thread")
+    return Barrier("scope", lambda tally: drift, lambda tally, tool, reserved: drift >= 0, scale, entry.scope == "thread")
 
 
 def _stability(entry: StabilityEntry) -> Barrier:
     budget = entry.step_budget
-    return Barrier("stability", lambda tally: budget - tally.steps - tally.in_flight, 1, entry.scope == "thread")
+
+    def value(tally: Tally) -> int:
+        return budget - tally.steps - tally.in_flight
+
+    def clear(tally: Tally, tool: str, reserved: int) -> bool:
+        return tally.steps + tally.in_flight < budget
+
+    return Barrier("stability", value, clear, 1, entry.scope == "thread")
 
 
 def check(rules: DcbfRules, view: Tallies, call: Call) -> tuple[Finding, ...]:
     """One denial that lists every breached barrier, or nothing."""
     run, thread = view.run, view.thread
+    if rules.plain and rules.verification and _clear(rules, run, thread, call.tool, call.reserved_microusd):
+        return ()
     run_after = run.admit(call.tool, call.reserved_microusd, rules.window)
     thread_after = thread.admit(call.tool, call.reserved_microusd, rules.window) if rules.thread else run_after
-    if rules.plain and rules.verification and _safe(rules, run, run_after, thread, thread_after):
-        return ()
     breaches: list[Breach] = []
     for barrier in rules.barriers:
         now, after = (thread, thread_after) if barrier.thread else (run, run_after)
@@ -249,12 +276,11 @@ def check(rules: DcbfRules, view: Tallies, call: Call) -> tuple[Finding, ...]:
     return (Finding(STAGE, "deny", "dcbf.barrier", f"barriers would be left: {named}", breaches=tuple(breaches)),)
 
 
-def _safe(rules: DcbfRules, run: Tally, run_after: Tally, thread: Tally, thread_after: Tally) -> bool:
+def _clear(rules: DcbfRules, run: Tally, thread: Tally, tool: str, reserved: int) -> bool:
     """The usual case, at its price: alpha(h) = h, and every barrier is at least 0 now and after."""
     try:
         for barrier in rules.barriers:
-            now, after = (thread, thread_after) if barrier.thread else (run, run_after)
-            if barrier.value(now) < 0 or barrier.value(after) < 0:
+            if not barrier.clear(thread if barrier.thread else run, tool, reserved):
                 return False
     except Exception:
         return False

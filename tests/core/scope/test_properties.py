@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated.core.scope import DataScope, Resources, compile_scope
+from gated.core.scope import DataScope, Resources, Scope, compile_scope
+from gated.core.scope.resources import compile_selectors
+from gated.core.scope.rules import Kind
 
 TOOLS = {"t": Resources(args={"u": "url", "h": "host", "p": "path", "n.*": "none", "l[*].p": "path", "d": "table"})}
 
@@ -291,3 +294,31 @@ def test_resolving_never_allows_more(args: dict[str, Any]) -> None:
     assert (strict.check("t", args, honest).denied is None) == (plain.denied is None)
     if strict.check("t", args).denied is None:
         assert plain.denied is None
+
+
+class Walked(Scope):
+    """The scope without its short way: every call is walked."""
+
+    def _allow_plainly(self, kinds: Mapping[str, Kind] | None, args: Mapping[str, Any]) -> None:
+        return None
+
+
+SHALLOW = {"t": compile_selectors("t", {"p": "path", "u": "url", "n": "none"})}
+NAMES = st.sampled_from(["w", "src", ".env", "..", ".", "a.b", "-x", "_", "10", "0x7f", "169.254.169.254", "cafe", "w2", "", "~"])
+PLAIN_PATHS = st.builds(str.__add__, st.sampled_from(["", "/", "./", "/w/"]), st.lists(NAMES, max_size=4).map("/".join))
+SHALLOW_ARGS = st.dictionaries(
+    st.sampled_from(["p", "n", "x", "file", "a/b"]), PLAIN_PATHS | st.integers() | st.lists(PLAIN_PATHS, max_size=1), max_size=3
+)
+
+
+@given(
+    SHALLOW_ARGS,
+    st.sampled_from([["/"], ["/w"], ["/w/src"], []]),
+    st.sampled_from([None, "/w", "/w/src"]),
+    st.sampled_from([[], ["169.254.169.254"], ["/src/"], ["ENV"], ["w/src"], ["127.0.0.0"]]),
+)
+def test_the_short_way_allows_nothing_that_the_walk_does_not(
+    args: dict[str, Any], allowed: list[str], base: str | None, forbidden: list[str]
+) -> None:
+    rules = DataScope(allowed_paths=allowed, base_path=base, forbidden_patterns=forbidden)
+    assert Scope(rules, SHALLOW).check("t", args) == Walked(rules, SHALLOW).check("t", args)
