@@ -27,6 +27,11 @@ def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
         for role, text in _IN.items()
     }
     channels["out"] = _channel(f"{prefix}.out.{{thread}}.{{run}}.agent.{{name}}", outbound, "the gate's answers to an agent")
+    for role in ("approver", "operator", "runner"):
+        address, told = f"{prefix}.out.{{thread}}.{{run}}.{role}.{{name}}", (wire.Refusal, wire.TicketMessage)
+        channels[f"out_{role}"] = _channel(
+            address, told, f"why a message of the {role} was not taken, or what it was answered before"
+        )
     channels["tickets"] = _channel(f"{prefix}.tickets.{{thread}}.{{run}}", (wire.TicketMessage,), "the life of tickets")
     return {
         "asyncapi": "3.0.0",

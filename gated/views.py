@@ -4,13 +4,65 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
+from gated import canonical
+from gated.core.order.templates import escape_text
 from gated.core.policy import Policy
 from gated.core.stages import dcbf
-from gated.core.state import ThreadState
-from gated.events import RunId
+from gated.core.state import RunState, ThreadState
+from gated.core.tickets import Ticket
+from gated.events import Answer, AnswerRule, Ask, RunId, ThreadId
 from gated.wire import rfc3339
+
+PREVIEW = 240  # characters
+
+
+class OpenTicket(Struct, frozen=True):
+    """An open ticket in a list: who asks for what and why, who may answer, until when (µs); the arguments only in part."""
+
+    ticket: str
+    thread: str
+    run: str
+    agent: str
+    policy: str
+    tool: str
+    calls: int
+    preview: str
+    args_bytes: int
+    args_sha256: str
+    asks: tuple[Ask, ...]
+    rules: tuple[AnswerRule, ...]
+    answers: tuple[Answer, ...]
+    escalated: bool
+    soon: bool
+    opened_at: int
+    expires_at: int
+
+
+def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) -> OpenTicket:
+    """The line of a list that a ticket is."""
+    text = canonical.encode(ticket.calls[0].args)
+    size = len(text) + sum(len(canonical.encode(call.args)) for call in ticket.calls[1:])
+    return OpenTicket(
+        ticket=ticket.id,
+        thread=thread,
+        run=run_id,
+        agent=run.agent,
+        policy=run.policy,
+        tool=ticket.calls[0].tool,
+        calls=len(ticket.calls),
+        preview=escape_text(text[: 4 * PREVIEW].decode(errors="ignore"), PREVIEW),
+        args_bytes=size,
+        args_sha256=ticket.args_sha256,
+        asks=ticket.asks,
+        rules=ticket.rules,
+        answers=ticket.answers,
+        escalated=ticket.escalated,
+        soon=ticket.soon,
+        opened_at=ticket.opened_at,
+        expires_at=ticket.expires_at,
+    )
 
 
 def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def out_subject(thread: ThreadId, run: RunId, agent: str, prefix: str = PREFIX) 
     return f"{prefix}.out.{thread}.{run}.agent.{agent}"
 
 
+def reply_subject(thread: ThreadId, run: RunId, sender: Sender, prefix: str = PREFIX) -> str:
+    """Where a person or a runner is told what became of its own message."""
+    return f"{prefix}.out.{thread}.{run}.{sender.role}.{sender.name}"
+
+
 def tickets_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
     return f"{prefix}.tickets.{thread}.{run}"
 

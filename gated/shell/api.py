@@ -1,20 +1,29 @@
-"""`gated.api.<verb>`: what people's tools ask of a running daemon, as a NATS micro service that answers JSON."""
+"""`gated.api.<verb>`: what people's tools ask of a running daemon, as a NATS micro service that answers JSON.
+
+Lists come in pages of at most `PAGE_BYTES`, since an answer is one message.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import nats.micro
 from nats.aio.client import Client
+from nats.errors import MaxPayloadError
 from nats.micro.request import Request
 from nats.micro.service import Service
 
 from gated import ingress
-from gated.events import RunId, ThreadId
+from gated.events import Record, RunId, ThreadId
+from gated.shell.log import LogError
+from gated.shell.open_tickets import pending
 from gated.shell.runs import Runs
-from gated.views import run_view, ticket_views
+from gated.views import OpenTicket, open_ticket, run_view, ticket_views
+
+PAGE_BYTES: Final = 500_000
+PAGE_ITEMS: Final = 500
 
 Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -38,9 +47,14 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         told = msgspec.to_builtins(runs.health)
         return {"ok": not runs.health.why, "policy": current.digest, "agents": sorted(current.agents), **told}
 
-    async def policy_show(_: dict[str, Any]) -> Any:
-        current = runs.registry.current
-        return {"policy": current.digest, "text": msgspec.json.decode(current.text)}
+    async def policy_show(asked: dict[str, Any]) -> Any:
+        """The current policy, or the one with a digest that the log knows."""
+        digest = asked.get("policy", runs.registry.current.digest)
+        known = runs.registry.known.get(digest)
+        text = known.text if known is not None else await runs.log.policy(str(digest))
+        if text is None:
+            raise ApiError(f"the log has no policy `{digest}`")
+        return {"policy": digest, "text": msgspec.Raw(text)}
 
     async def runs_show(asked: dict[str, Any]) -> Any:
         thread, run = _id(asked, "thread"), _id(asked, "run")
@@ -53,7 +67,93 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
     async def tickets_list(_: dict[str, Any]) -> Any:
         return [view for state in runs.states() for view in ticket_views(state)]
 
-    return {"health": health, "policy.show": policy_show, "runs.show": runs_show, "tickets.list": tickets_list}
+    async def tickets_page(asked: dict[str, Any]) -> Any:
+        """Open tickets that were found after number `after`, with what lists show of them."""
+        found, after = _Page(), _number(asked, "after")
+        for ticket, place in runs.open_tickets.after(after):
+            line = await _line(runs, ticket)
+            if line is not None and not found.takes(line):
+                break
+            after = place.number
+        return {"tickets": found.items, "after": after, "complete": not found.full and runs.open_tickets.complete}
+
+    async def tickets_show(asked: dict[str, Any]) -> Any:
+        """The lines of the tickets that are named and open."""
+        names = asked.get("tickets")
+        if not isinstance(names, list) or len(names) > PAGE_ITEMS:
+            raise ApiError(f"the request wants `tickets`, a list of at most {PAGE_ITEMS} ids")
+        lines = [await _line(runs, str(name)) for name in names]
+        return {"tickets": [line for line in lines if line is not None]}
+
+    async def log_head(_: dict[str, Any]) -> Any:
+        return {"position": await runs.log.head()}
+
+    async def log_read(asked: dict[str, Any]) -> Any:
+        """Records of all threads behind the position `after`."""
+        found, after = _Page(), _number(asked, "after")
+        async for position, record in runs.log.read_all(after):
+            if not found.takes(_stored(record)):
+                break
+            after = position
+        return {"records": found.items, "after": after, "complete": not found.full}
+
+    async def log_thread(asked: dict[str, Any]) -> Any:
+        """Records of a thread behind the number `after`."""
+        found, after = _Page(), _number(asked, "after")
+        async for record in runs.log.read(ThreadId(_id(asked, "thread")), after):
+            if not found.takes(_stored(record)):
+                break
+            after = record.seq
+        return {"records": found.items, "after": after, "complete": not found.full}
+
+    return {
+        "health": health,
+        "policy.show": policy_show,
+        "runs.show": runs_show,
+        "tickets.list": tickets_list,
+        "tickets.page": tickets_page,
+        "tickets.show": tickets_show,
+        "log.head": log_head,
+        "log.read": log_read,
+        "log.thread": log_thread,
+    }
+
+
+class _Page:
+    """Items of an answer, encoded, as many as fit; the first always does."""
+
+    def __init__(self) -> None:
+        self.items: list[msgspec.Raw] = []
+        self.full = False
+        self._bytes = 0
+
+    def takes(self, item: Any) -> bool:
+        encoded = msgspec.json.encode(item)
+        self.full = bool(self.items) and (self._bytes + len(encoded) > PAGE_BYTES or len(self.items) >= PAGE_ITEMS)
+        if not self.full:
+            self.items.append(msgspec.Raw(encoded))
+            self._bytes += len(encoded)
+        return not self.full
+
+
+async def _line(runs: Runs, ticket_id: str) -> OpenTicket | None:
+    place = runs.open_tickets.find(ticket_id)
+    if place is None:
+        return None
+    state = await runs.look(place.thread)
+    found = next((ticket for ticket in pending(state, place.run) if ticket.id == ticket_id), None)
+    return None if found is None else open_ticket(place.thread, place.run, state.runs[place.run], found)
+
+
+def _stored(record: Record) -> dict[str, Any]:
+    return {"hash": record.hash, "body": msgspec.Raw(record.body)}
+
+
+def _number(asked: dict[str, Any], name: str) -> int:
+    value = asked.get(name, 0)
+    if not isinstance(value, int) or value < 0:
+        raise ApiError(f"`{name}` is a whole number from 0")
+    return value
 
 
 def _id(asked: dict[str, Any], name: str) -> str:
@@ -72,5 +172,9 @@ def _handler(verb: Verb) -> Callable[[Request], Awaitable[None]]:
             await request.respond(msgspec.json.encode(await verb(asked)))
         except (ApiError, msgspec.MsgspecError) as error:
             await request.respond_error("400", str(error))
+        except LogError as error:
+            await request.respond_error("503", str(error))
+        except MaxPayloadError:
+            await request.respond_error("413", "the answer is larger than a message of the bus: ask the log itself")
 
     return handle

@@ -86,8 +86,9 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         holder.append(made)
         await made.runs.arm()
         async with anyio.create_task_group() as tasks:
-            consuming = anyio.CancelScope()
+            consuming, searching = anyio.CancelScope(), anyio.CancelScope()
             tasks.start_soon(_in_scope, consuming, made.receiver.consume)
+            tasks.start_soon(_in_scope, searching, made.runs.find_open_tickets)
             tasks.start_soon(made.runs.run)
             service = await api.serve(client, made.runs, settings.prefix)
             log.info("ready", policy=policy.digest, agents=len(policy.agents))
@@ -101,6 +102,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     await client.flush()
                     await service.stop()
                 consuming.cancel()
+                searching.cancel()
                 made.runs.drain()
     finally:
         with anyio.CancelScope(shield=True):

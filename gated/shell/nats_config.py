@@ -1,8 +1,8 @@
 """The users of a NATS server and what each may do: identity is the subject token that these permissions fix.
 
 INVARIANT: an input's last two tokens are the role and the name of who published it; nobody but the daemon reads inputs, and
-every user has an inbox of its own, so that nobody overhears another's replies. The one exception is the console: it answers
-for the people who logged in to it, so it may publish as any approver, and its password is worth all of theirs.
+every user has an inbox of its own, so that nobody overhears another's replies. The console is no exception: its own user only
+reads, and for each person who logs in to it it connects once more, as that person.
 NATS has no wildcard for a part of a token, so an agent cannot be kept to threads that begin with a text: it may be kept to
 threads that are listed (`threads`). It hears the answers to its own name on every thread then, which are its own.
 
@@ -83,21 +83,22 @@ _MAY: Final[Mapping[UserRole, May]] = {
         ),
         ("{gated}.api.>", "$SRV.>"),
     ),
-    "console": May(
-        ("{gated}.in.*.*.approver.*", "{gated}.api.>"),
-        ("{gated}.tickets.>", "{gated}.events.>", "{gated}.out.*.*.approver.*"),
-    ),
+    "console": May(("{gated}.api.>",), ("{gated}.tickets.>", "{gated}.events.>")),
     # an agent asks how the gate is, and nothing about the runs and tickets of others
     "agent": May(("{gated}.in.{thread}.*.agent.{name}", "{gated}.api.health"), ("{gated}.out.*.*.agent.{name}",)),
     "runner": May(("{gated}.in.*.*.runner.{name}", "{gated}.api.health"), ("{gated}.out.*.*.runner.{name}",)),
     "approver": May(
-        ("{gated}.in.*.*.approver.{name}", "{gated}.api.>"), ("{gated}.tickets.>", "{gated}.out.*.*.approver.{name}")
+        ("{gated}.in.*.*.approver.{name}", *(f"{{gated}}.api.{verb}" for verb in ("health", "policy.*", "runs.*", "tickets.*"))),
+        ("{gated}.tickets.>", "{gated}.out.*.*.approver.{name}"),
     ),
     "operator": May(
         ("{gated}.in.*.*.operator.{name}", "{gated}.api.>"), ("{gated}.tickets.>", "{gated}.out.*.*.operator.{name}")
     ),
     "auditor": May(
-        tuple(f"{{gated}}.api.{verb}" for verb in ("health", "policy.show", "runs.show", "tickets.list")),
+        tuple(
+            f"{{gated}}.api.{verb}"
+            for verb in ("health", "policy.show", "runs.show", "tickets.list", "tickets.page", "tickets.show", "log.*")
+        ),
         ("{gated}.events.>", "{gated}.tickets.>"),
     ),
 }

@@ -43,6 +43,7 @@ from gated.events import (
 from gated.shell import faults
 from gated.shell.bus import Input
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
+from gated.shell.open_tickets import OpenTickets
 
 BATCH: Final = 256  # inputs that are decided and committed in one go
 QUEUE: Final = 2  # batches between deciding and committing
@@ -51,6 +52,7 @@ CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
 RETRY: Final = 0.25  # seconds between two attempts to append
 TIMER: Final = Sender("timer", "daemon")
+HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
 Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
 Publish = Callable[[str, bytes, str | None], Awaitable[None]]
@@ -116,6 +118,7 @@ class Runs:
 
     def __init__(self, event_log: EventLog, policy: Policy, outlet: Outlet, decide: Decide = core.record) -> None:
         self.log, self.outlet, self.health = event_log, outlet, Health()
+        self.open_tickets = OpenTickets()
         self.registry = Registry(policy, {policy.digest: policy})
         self._decide = decide
         self._states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
@@ -310,11 +313,14 @@ class Runs:
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
             message = wire.to_agent(decision, item.policy, seq, at)
-            if message is not None and item.agent:
+            if isinstance(message, wire.Refusal) and said.observation.by.role in HEARS_ITSELF:
+                await self._tell_sender(said, message)
+            elif message is not None and item.agent:
                 self.health.verdicts += isinstance(decision, CallDecided)
                 await self.outlet.publish(out, wire.encode(message), said.message_id)
             notice = wire.to_approvers(decision, said.thread, said.run, at)
             if notice is not None:
+                self.open_tickets.note(notice)
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self.outlet.publish(subject, wire.encode(notice), said.message_id)
 
@@ -330,10 +336,17 @@ class Runs:
             decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
             message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
         else:
-            message = wire.to_agent(reply, item.policy, 0, said.at)
-        if message is not None and item.agent:
+            message = wire.to_agent(reply, item.policy, 0, said.at) or wire.to_approvers(reply, said.thread, said.run, said.at)
+        if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
+            await self._tell_sender(said, message)
+        elif message is not None and item.agent:
             out = wire.out_subject(said.thread, said.run, item.agent, self.outlet.prefix)
             await self.outlet.publish(out, wire.encode(message), said.message_id)
+
+    async def _tell_sender(self, said: Said, message: Struct) -> None:
+        """What only concerns the person or the runner who spoke, and not the run's agent."""
+        subject = wire.reply_subject(said.thread, said.run, said.observation.by, self.outlet.prefix)
+        await self.outlet.publish(subject, wire.encode(message), said.message_id)
 
     async def _answer_again(self, item: Settled) -> bool:
         """An input that was handled before: its record's answers, word for word. False where it needed no record."""
@@ -360,6 +373,15 @@ class Runs:
     def states(self) -> list[ThreadState]:
         """The threads in memory."""
         return list(self._states.values())
+
+    async def find_open_tickets(self) -> None:
+        """Find the tickets that have been open since before the start."""
+        while not self.open_tickets.complete:
+            try:
+                await self.open_tickets.search(self.look)
+            except LogUnavailable as error:
+                log.warning("cannot look for open tickets now", error=str(error))
+                await anyio.sleep(RETRY)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -420,6 +442,7 @@ class Runs:
         armed = 0
         async for due, thread, run in self.log.open_deadlines():
             self._remind(due, thread, run)
+            self.open_tickets.search_later(thread, run)
             armed += 1
         return armed
 

@@ -145,20 +145,21 @@ JETSTREAM = [  # of a stream that is not there, so that what is allowed does no 
 ]
 INBOXES = ["_INBOX.daemon.x", "_INBOX.agent.support.x", "_INBOX.agent.billing.x", "_INBOX.approver.ana.x", "_INBOX.x"]
 READING = ["gated.api.health", "gated.api.policy.show", "gated.api.runs.show", "gated.api.tickets.list"]
+LOG_READING = ["gated.api.log.head", "gated.api.log.read", "gated.api.log.thread"]
 API = [*READING, "gated.api.tickets.forget"]
 SYSTEM = ["$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SRV.PING", "$SRV.INFO.gated", "$KV.any.key"]
-PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *API, *SYSTEM]
+PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *API, *LOG_READING, *SYSTEM]
 
 MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
     ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *INBOXES],
-    ("console", ""): ["gated.in.t.r.approver.ana", "gated.in.t.r.approver.bob", "gated.in.t.r.approver.support", *API],
+    ("console", ""): [*API, *LOG_READING],
     ("agent", "support"): ["gated.in.t.r.agent.support", "gated.in.other.run.agent.support", "gated.api.health"],
     ("agent", "billing"): ["gated.in.t.r.agent.billing", "gated.api.health"],
     ("runner", "sandbox"): ["gated.in.t.r.runner.sandbox", "gated.api.health"],
     ("approver", "ana"): ["gated.in.t.r.approver.ana", *API],
     ("approver", "bob"): ["gated.in.t.r.approver.bob", *API],
-    ("operator", "olga"): ["gated.in.t.r.operator.olga", *API],
-    ("auditor", "audit"): READING,
+    ("operator", "olga"): ["gated.in.t.r.operator.olga", *API, *LOG_READING],
+    ("auditor", "audit"): [*READING, *LOG_READING],
 }
 
 SUBSCRIBING = [
@@ -178,10 +179,7 @@ SUBSCRIBING = [
 
 MAY_SUBSCRIBE: dict[tuple[UserRole, str], list[str]] = {
     ("daemon", ""): ["_INBOX.daemon.>", "gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING"],
-    ("console", ""): [
-        *("_INBOX.console.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"),
-        *("gated.out.*.*.approver.*", "gated.out.*.*.approver.ana", "gated.out.*.*.approver.bob"),
-    ],
+    ("console", ""): ["_INBOX.console.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"],
     ("agent", "support"): ["_INBOX.agent.support.>", "gated.out.*.*.agent.support", "gated.out.t.r.agent.support"],
     ("agent", "billing"): ["_INBOX.agent.billing.>", "gated.out.*.*.agent.billing"],
     ("runner", "sandbox"): ["_INBOX.runner.sandbox.>", "gated.out.*.*.runner.sandbox"],

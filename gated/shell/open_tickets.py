@@ -1,0 +1,80 @@
+"""Where the open tickets are, in the order they were opened: what lists of them are made from, without a look at every thread.
+
+Live it follows what is published of tickets. After a start the runs with a deadline in the log are looked through, one after
+another between other work; until that is done a list says that it may not be whole. The states remain the truth: what is
+listed here and is not open there is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+from typing import NamedTuple
+
+from gated.core.state import ThreadState
+from gated.core.tickets import Ticket
+from gated.events import RunId, ThreadId
+from gated.wire import TicketMessage
+
+Look = Callable[[ThreadId], Awaitable[ThreadState]]
+
+
+class Place(NamedTuple):
+    """Where a ticket is; `number` grows with each that was found, and is what lists go on behind."""
+
+    number: int
+    thread: ThreadId
+    run: RunId
+
+
+class OpenTickets:
+    """Open tickets by id. Ids are unique in the log, since thread and run are hashed into them."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._numbers = count(1)
+        self._unsearched: deque[tuple[ThreadId, RunId]] = deque()
+
+    @property
+    def complete(self) -> bool:
+        return not self._unsearched
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def note(self, said: TicketMessage) -> None:
+        """What was published of a ticket's life."""
+        if said.event == "opened":
+            self._add(said.ticket, ThreadId(said.thread), RunId(said.run))
+        elif said.state != "pending":
+            self._places.pop(said.ticket, None)
+
+    def search_later(self, thread: ThreadId, run: RunId) -> None:
+        """A run that may have open tickets since before the start."""
+        self._unsearched.append((thread, run))
+
+    async def search(self, look: Look) -> None:
+        """Look through the runs that were open at the start. Raises what `look` raises; that run is looked at again then."""
+        while self._unsearched:
+            thread, run = self._unsearched[0]
+            for ticket in pending(await look(thread), run):
+                self._add(ticket.id, thread, run)
+            self._unsearched.popleft()
+
+    def _add(self, ticket: str, thread: ThreadId, run: RunId) -> None:
+        if ticket not in self._places:
+            self._places[ticket] = Place(next(self._numbers), thread, run)
+
+    def find(self, ticket: str) -> Place | None:
+        return self._places.get(ticket)
+
+    def after(self, number: int) -> Iterator[tuple[str, Place]]:
+        """The open tickets that were found after one of them, in that order."""
+        return iter([(ticket, place) for ticket, place in self._places.items() if place.number > number])
+
+
+def pending(state: ThreadState, run: RunId) -> list[Ticket]:
+    """The open tickets of a run."""
+    found = state.runs.get(run)
+    return [] if found is None else [ticket for ticket in found.tickets.values() if ticket.state == "pending"]
