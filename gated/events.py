@@ -68,6 +68,17 @@ class Breach(Struct, frozen=True):
     bound: float
 
 
+class Circuit(Struct, frozen=True, omit_defaults=True):
+    """A tool's circuit breaker. `errors` are the times (µs) of its newest error outcomes.
+
+    Closed while `until` is None, open before `until` (µs), then half open: `trial` is the run and call that tries the tool.
+    """
+
+    errors: tuple[int, ...] = ()
+    until: int | None = None
+    trial: tuple[RunId, CallId] | None = None
+
+
 class Finding(Struct, frozen=True, omit_defaults=True):
     """What one stage says of one call. `authoritative` is false where the stage is only observed."""
 
@@ -85,6 +96,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     run: RunId | None = None  # the ancestor whose limit it is
     retry: bool = False  # the same call may be allowed once calls in flight have ended
     error: str | None = None  # the class of what a crashed stage raised
+    circuit: Circuit | None = None  # the tool's breaker as it was found
 
 
 # --- order machines --------------------------------------------------------------------------------------------------
@@ -286,6 +298,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     parent: CallId | None = None
     touches: tuple[Touch, ...] = ()
     args: dict[str, Value] | None = None  # kept where a postcondition will read them
+    trial: bool = False  # the one call that tries a tool whose breaker was open
 
 
 class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", tag_field="kind"):
@@ -339,6 +352,7 @@ class CallSettled(Struct, frozen=True, omit_defaults=True, tag="call_settled", t
     lapsed: bool = False
     breached: tuple[Finding, ...] = ()  # postconditions that did not hold
     summary: str = ""  # of an error, for `gave up: …`
+    circuit: Circuit | None = None  # the tool's breaker from here on, where the outcome changed it
 
 
 class UngatedExecution(Struct, frozen=True, omit_defaults=True, tag="ungated_execution", tag_field="kind"):

@@ -19,7 +19,7 @@ from oracle.strategies import apply, histories, policies, thrown
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE / "scenarios"
-FILES = ("approvals", "ceilings", "dcbf", "dfa", "ingress", "order", "privilege", "whole")
+FILES = ("approvals", "breaker", "ceilings", "dcbf", "dfa", "ingress", "order", "privilege", "whole")
 PATTERNS = json.loads((SCENARIOS / "patterns.json").read_text())
 KEYS = json.loads((SCENARIOS / "keys.json").read_text())
 
@@ -209,6 +209,7 @@ WANTED = {
     "order": "violation undeclared missing_key in_flight",
     "contracts": "require error",
     "dcbf": "barrier",
+    "breaker": "open",
     "approvals": "rejected expired cancelled unknown_ticket already_decided not_authorised remember batch",
 }
 

@@ -116,7 +116,8 @@ def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionR
         decided = replace(decided, ticket=opened.ticket)
     answers = answering is not None and decided.decision == "allow"
     if answers and answering is not None:
-        decided = replace(decided, execute=False, result=answering.result)
+        admission = None if decided.admission is None else replace(decided.admission, trial=False)  # the tool does not run
+        decided = replace(decided, execute=False, result=answering.result, admission=admission)
     turn.do(decided)
     if answers and answering is not None:
         outcomes.settle(turn, decided.call, "success", answering.result, {}, cost_microusd=0, tokens=0)

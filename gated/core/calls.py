@@ -18,7 +18,7 @@ from gated.core.fold import ancestors
 from gated.core.order import engine
 from gated.core.order.machines import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
-from gated.core.stages import ceilings
+from gated.core.stages import breaker, ceilings
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.turn import Repeat, Turn, may_speak
 from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
@@ -307,4 +307,5 @@ def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -
         parent=call.parent,
         touches=pipeline.touches_of(hearing, ruling),
         args=call.args if profile.contracts.ensures(call.tool) else None,
+        trial=breaker.is_trial(profile.breaker.rule(call.tool), hearing.state.circuits.get(call.tool), turn.at),
     )

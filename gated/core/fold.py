@@ -16,7 +16,7 @@ from gated.core.history import Tally
 from gated.core.order import engine
 from gated.core.order.state import OrderState
 from gated.core.policy import Policy
-from gated.core.stages import dfa
+from gated.core.stages import breaker, dfa
 from gated.core.state import InFlight, Known, KnownAs, Recent, RunState, ThreadState
 from gated.events import (
     Admission,
@@ -186,7 +186,10 @@ def _admitted(
     if admission.touches:
         machines = policy.profile(run.agent).machines
         order = engine.admit(order, machines, run_id, decision.call, admission.touches)
-    return replace(state, runs=runs, order=order, tally=state.tally.admit(tool, reserved, policy.window))
+    circuits = state.circuits
+    if admission.trial:
+        circuits = breaker.start_trial(circuits, tool, run_id, decision.call)
+    return replace(state, runs=runs, order=order, tally=state.tally.admit(tool, reserved, policy.window), circuits=circuits)
 
 
 def ancestors(policies: Policies, state: ThreadState, run_id: RunId) -> tuple[RunId, ...]:
@@ -230,7 +233,10 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
         decision.moves,
         decision.reminders,
     )
-    return replace(state, runs=runs, order=order, tally=state.tally.settle(*spend))
+    circuits = state.circuits
+    if decision.circuit is not None:
+        circuits = breaker.keep(circuits, entry.tool, decision.circuit)
+    return replace(state, runs=runs, order=order, tally=state.tally.settle(*spend), circuits=circuits)
 
 
 def _retries(count: int, decision: CallSettled, ended: bool) -> int:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gated.core import pipeline
 from gated.core.order import engine
 from gated.core.order.templates import escape_text
-from gated.core.stages import ceilings, contracts
+from gated.core.stages import breaker, ceilings, contracts
 from gated.core.state import InFlight
 from gated.core.turn import Turn, may_speak
 from gated.events import (
@@ -101,6 +101,7 @@ def settle(
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
     breached = _breached(turn, entry, status, content, facts)
     summary = _text(content) if status == "error" else ""
+    rule, circuit = turn.profile().breaker.rule(entry.tool), turn.state.circuits.get(entry.tool)
     turn.do(
         CallSettled(
             call=call,
@@ -113,6 +114,7 @@ def settle(
             lapsed=lapsed,
             breached=breached,
             summary=summary,
+            circuit=breaker.settle(rule, circuit, (turn.run_id, call), status, turn.at),
         )
     )
     _end_if_failed(turn, entry.tool, status, summary, breached)

@@ -17,7 +17,7 @@ from gated.core.order import engine
 from gated.core.order.machines import Touched
 from gated.core.policy import Policy, Profile
 from gated.core.runview import View
-from gated.core.stages import contracts, dcbf, dfa, privilege
+from gated.core.stages import breaker, contracts, dcbf, dfa, privilege
 from gated.core.state import RunState, ThreadState
 from gated.events import Decided, Finding, RunId, Touch
 
@@ -58,6 +58,11 @@ class Ruling(Struct, frozen=True):
     would: Literal["deny", "suspend"] | None
     asks: tuple[Finding, ...]
     lifted: tuple[Finding, ...]
+
+
+def _breaker(hearing: Hearing) -> tuple[Finding, ...]:
+    tool = hearing.call.tool
+    return breaker.check(hearing.profile.breaker.rule(tool), hearing.state.circuits.get(tool), tool, hearing.at)
 
 
 def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
@@ -130,6 +135,7 @@ def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
+    "breaker": _breaker,
     "privilege": _privilege,
     "dfa": _dfa,
     "order": _order,

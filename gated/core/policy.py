@@ -18,15 +18,16 @@ from gated.core import tickets
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.scope import DataScope, Resources, compile_scope
-from gated.core.stages import ceilings, contracts, dcbf, dfa, lifecycle, privilege
+from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
 from gated.ingress import END, ID, ID_PATTERN
 from gated.units import parse_duration, parse_usd
 
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
+Watchable = Literal["breaker"] | StageName  # what `modes` may name: the breaker is on where it is configured
 STAGES: Final[tuple[StageName, ...]] = ("privilege", "dfa", "order", "contracts", "dcbf")  # built, in pipeline order
-UNBUILT: Final = ("semantic", "breaker", "redact")
+UNBUILT: Final = ("semantic", "redact")
 Mode = Literal["enforce", "observe"]
 Duration = str | int
 Path = tuple[str | int, ...]
@@ -44,6 +45,7 @@ class ToolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, r
     outbound: bool = False
     sensitive: bool = False
     call_timeout: Duration | None = None
+    breaker: breaker.Wish = None
 
 
 class ThreadsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,7 +60,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     role: str | None = None
     owner: str | None = None
     mode: Mode = "enforce"
-    modes: dict[StageName, Mode] = {}
+    modes: dict[Watchable, Mode] = {}
     checks: tuple[StageName, ...] = STAGES
     runs: lifecycle.RunsEntry = lifecycle.RunsEntry()
     outcomes_from: Annotated[str, Meta(pattern=f"^(agent|runner:{ID.pattern}){END}")] = "agent"
@@ -70,6 +72,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     dfa: dfa.DfaEntry = dfa.DfaEntry()
     ceilings: ceilings.CeilingsEntry = ceilings.CeilingsEntry()
     grounding: tuple[str, ...] | None = None
+    breaker: breaker.Wish = None
     dcbf: dcbf.DcbfEntry = dcbf.DcbfEntry()
     machines: tuple[str | MachineEntry, ...] | None = None
     call_timeout: Duration = DEFAULT_TIMEOUT
@@ -93,6 +96,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     contracts: tuple[contracts.ContractEntry, ...] = ()
     approvals: tickets.ApprovalsEntry = tickets.ApprovalsEntry()
     groups: dict[str, tuple[str, ...]] = {}
+    breaker: breaker.Wish = None
 
 
 class Profile(Struct, frozen=True, kw_only=True):
@@ -101,7 +105,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     name: AgentId
     owner: str | None
     observed: bool
-    stages: tuple[tuple[StageName, bool], ...]
+    stages: tuple[tuple[Watchable, bool], ...]
     operator_opens: bool
     max_open: int | None
     outcomes_from: str
@@ -110,6 +114,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     machines: MachineSet
     contracts: contracts.ContractSet
     dcbf: dcbf.DcbfRules
+    breaker: breaker.BreakerRules
     ceilings: ceilings.CeilingsEntry
     grounding: frozenset[str]
     grounds: bool
@@ -241,11 +246,13 @@ class _Compiler:
         per_call = self.at(place("dcbf"), parse_usd, entry.dcbf.resource.per_call_cost_usd)
         observed = "observe" in (entry.mode, self._entry.mode)
         budget = entry.resource_budget
+        breakers = self._breaker(place, entry)
+        enabled: list[Watchable] = [*(("breaker",) if breakers.any else ()), *(s for s in STAGES if s in entry.checks)]
         return Profile(
             name=name,
             owner=entry.owner,
             observed=observed,
-            stages=tuple((s, observed or entry.modes.get(s) == "observe") for s in STAGES if s in entry.checks),
+            stages=tuple((s, observed or entry.modes.get(s) == "observe") for s in enabled),
             operator_opens=entry.runs.opened_by == "operator",
             max_open=entry.runs.max_open,
             outcomes_from=entry.outcomes_from,
@@ -261,6 +268,7 @@ class _Compiler:
             machines=self._own_machines(place("machines"), entry),
             contracts=self._contracts,
             dcbf=self.at(place("dcbf"), self._dcbf, entry.dcbf, per_call),
+            breaker=breakers,
             ceilings=entry.ceilings,
             grounding=frozenset(entry.grounding or ()),
             grounds=entry.grounding is not None,
@@ -279,6 +287,18 @@ class _Compiler:
             entry.approval_required,
             self.at(place("data_scope"), compile_scope, entry.data_scope, self._resources),
             self.at(place("resource_budget"), privilege.compile_budget, entry.resource_budget),
+        )
+
+    def _breaker(self, place: Callable[[str], Path], entry: AgentEntry) -> breaker.BreakerRules:
+        own = entry.breaker is not None
+        where, wish = (place("breaker"), entry.breaker) if own else (("breaker",), self._entry.breaker)
+        return breaker.BreakerRules(
+            self.at(where, breaker.compile_rule, wish),
+            {
+                name: self.at(("tools", name, "breaker"), breaker.compile_rule, tool.breaker)
+                for name, tool in self._entry.tools.items()
+                if tool.breaker is not None
+            },
         )
 
     def _dcbf(self, entry: dcbf.DcbfEntry, per_call: int) -> dcbf.DcbfRules:

@@ -16,7 +16,7 @@ from gated.core.history import Tally
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.tickets import Ticket
-from gated.events import AgentId, CallId, Phase, Remembered, RunId, Status, ThreadId, TicketId, Touch
+from gated.events import AgentId, CallId, Circuit, Phase, Remembered, RunId, Status, ThreadId, TicketId, Touch
 
 KnownAs = Literal["denied", "suspended", "admitted", "settled"]
 
@@ -104,6 +104,7 @@ class ThreadState(Struct, frozen=True):
     runs: Map[RunId, RunState] = Map()
     order: OrderState = OrderState()
     remembered: tuple[Remembered, ...] = ()
+    circuits: Map[str, Circuit] = Map()
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oracle import ceilings, contracts, dfa, order, order_after, tally
+from oracle import breaker, ceilings, contracts, dfa, order, order_after, tally
 from oracle.findings import Finding, Question
 from oracle.history import Entry, Thread, Ticket
 from oracle.order import Watch
@@ -39,6 +39,7 @@ def admit(question: Question, result: Decision) -> None:
         "watches": _watches(question, result),
         "timeout": said,
         "due": at + micros(said),
+        "trial": breaker.tries(question),
     }
     for finding in result.findings:
         if finding.stage == order.STAGE and finding.outcome == "warn" and finding.authoritative:

@@ -32,7 +32,9 @@ def agent(dice: Dice, stages: tuple[str, ...], flags: frozenset[str]) -> Doc:
     """A few features each, so that one limit is not hidden behind ten others."""
     features = ["tools", "budget", "budget", "lifecycle", "dfa", "dcbf", "steps"]
     features += [
-        f for f in ("approvals", "approvals", "ceilings", "observe", "checks", "machines") if f in flags or f == "checks"
+        f
+        for f in ("approvals", "approvals", "ceilings", "observe", "checks", "machines", "breaker")
+        if f in flags or f == "checks"
     ]
     made: Doc = {"owner": "ana"} if "approvals" in flags else {}
     for feature in dice.some(features, 1, 4):
@@ -132,7 +134,19 @@ def _observe(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[st
     if dice.one_in(4):
         made["mode"] = "observe"
     else:
-        made["modes"] = dict.fromkeys(dice.some(stages, 1, 2), "observe")
+        made["modes"] = dict.fromkeys(dice.some((*stages, *(["breaker"] if "breaker" in flags else [])), 1, 2), "observe")
+
+
+def _breaker(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[str]) -> None:
+    made["breaker"] = breaker(dice)
+
+
+def breaker(dice: Dice) -> Doc | str:
+    if dice.one_in(6):
+        return "off"
+    rule: Doc = {"failures": dice.pick([1, 1, 2, 3])}
+    dice.maybe(rule, 2, window=["30s", "2m"], cooldown=["20s", "1m"])
+    return rule
 
 
 def _checks(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[str]) -> None:
@@ -152,6 +166,7 @@ FEATURES = {
     "dcbf": _dcbf,
     "approvals": _approvals,
     "ceilings": _ceilings,
+    "breaker": _breaker,
     "observe": _observe,
     "checks": _checks,
     "machines": _machines,
@@ -232,6 +247,8 @@ def tools(dice: Dice, flags: frozenset[str]) -> Doc:
         dice.maybe(said, 6, cost_usd=[0.01, 0.03], outbound=[True], call_timeout=["2m"])
         if "schemas" in flags:
             dice.maybe(said, 12, schema=[{"type": "object", "required": ["f"]}])
+        if "breaker" in flags and dice.one_in(12):
+            said["breaker"] = breaker(dice)
         if said:
             made[tool] = said
     return made
@@ -242,6 +259,8 @@ def top(dice: Dice, flags: frozenset[str]) -> Doc:
     made: Doc = {}
     if "threads" in flags and not dice.one_in(4):
         made["threads"] = {"shared_by": dice.pick([[["a", "b"]], [["a", "b"], ["b", "c"]]])}
+    if "breaker" in flags and dice.one_in(2):
+        made["breaker"] = breaker(dice)
     dice.maybe(made, 4, limits=[{"max_in_flight": n} for n in (1, 2, 3, 4)])
     if "observe" in flags:
         dice.maybe(made, 25, mode=["observe"])

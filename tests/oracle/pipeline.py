@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from oracle import ceilings, contracts, dcbf, dfa, ingress, lifecycle, order, privilege
+from oracle import breaker, ceilings, contracts, dcbf, dfa, ingress, lifecycle, order, privilege
 from oracle.findings import Finding, Question
 from oracle.rules import STAGES
 
@@ -42,6 +42,7 @@ def decide(question: Question, lifted: Lifted, *, again: bool = False) -> Decisi
         ("lifecycle", lifecycle.full),
         ("ceilings", (lambda _: []) if again else ceilings.hops),
         ("ingress", ingress.schema),
+        ("breaker", breaker.check),
         ("privilege", _no_profile if profile_missing else (lambda _: [])),
         *((stage, CHECKS[stage]) for stage in enabled),
     ]

@@ -22,7 +22,7 @@ Pick = Callable[[Sequence[Any]], Any]
 
 AGENTS = ("a", "b", "c")
 STAGES = {"privilege": "privilege", "dfa": "dfa", "order": "machines", "contracts": "contracts", "dcbf": "dcbf"}
-OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", "expressions")
+OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", "expressions", "breaker")
 SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time")
 GROUPS = {"leads": ["ana", "bob", "a"], "finance": ["cy", "dee"]}
 LENGTH = 30
@@ -44,10 +44,11 @@ def policies(
     threads: bool = True,
     schemas: bool = True,
     expressions: bool = True,
+    breaker: bool = True,
 ) -> Doc:
     """The first five are stages: what is not True is in no `checks`."""
     stages = (privilege, dfa, machines, contracts, dcbf)
-    others = (approvals, ceilings, observe, children, threads, schemas, expressions)
+    others = (approvals, ceilings, observe, children, threads, schemas, expressions, breaker)
     names = dict(zip((*STAGES.values(), *OTHERS), (*stages, *others), strict=True))
     return _policy(lambda values: draw(st.sampled_from(values)), frozenset(name for name, on in names.items() if on))
 
