@@ -8,6 +8,7 @@ from msgspec import Struct, to_builtins
 
 from gated import canonical
 from gated.core.order.templates import escape_text
+from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
 from gated.core.stages import dcbf
 from gated.core.state import RunState, ThreadState
@@ -91,7 +92,7 @@ def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any
         "cost_usd": run.tally.cost_microusd / 1e6,
         "tokens": run.tally.tokens,
         "counts": {tool: run.tally.counts[tool] for tool in sorted(run.tally.counts)},
-        "barriers": dcbf.get_barrier_values(profile.dcbf, dcbf.Tallies(run.tally, state.tally)),
+        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),
         "machines": order.view(run_id),
         "metrics": order.totals(),
         "violations": to_builtins(order.violations),

@@ -51,9 +51,10 @@ class Expression:
     """`reads` are the roots it needs, each with the fields it needs of it (None: the whole root).
 
     `doubt` says why it can never hold where that is certain without values (`"900" > 100`); evaluating it says so too.
+    `returns` is the type of its result as far as that is known without values (`dyn` where it is not).
     """
 
-    __slots__ = ("_below", "_program", "_tokens", "doubt", "reads", "text")
+    __slots__ = ("_below", "_program", "_tokens", "doubt", "reads", "returns", "text")
 
     def __init__(self, text: str, names: Names) -> None:
         self.text = text
@@ -64,6 +65,7 @@ class Expression:
         self.reads = _reads(text, self._tokens, names)
         self._below = _narrowed(self._tokens.paths)
         self._program, self.doubt = _compile(text, names)
+        self.returns = str(self._program.return_type().name()).lower()
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -97,12 +99,12 @@ class Expression:
             raise EvaluationError(f"it gives {_kind(result)}, not true or false")
         return result
 
-    def number(self, values: Mapping[str, Any]) -> float:
+    def number(self, values: Mapping[str, Any]) -> int | float:
         """Raises `EvaluationError` unless the result is a finite number."""
         result = self.evaluate(values)
         if isinstance(result, bool) or not isinstance(result, int | float) or not math.isfinite(result):
             raise EvaluationError(f"it gives {_kind(result)}, not a finite number")
-        return float(result)
+        return result
 
     def _said(self, message: str) -> str:
         """Which element of a map fails first is random: only an expression without macros repeats what the library says."""

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from gated.core import tickets
-from gated.core.history import Tally
+from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.state import OrderState
 from gated.core.policy import Policy
@@ -42,7 +42,6 @@ from gated.events import (
 
 Policies = Mapping[str, Policy]
 
-RECENT: Final = 5
 KNOWN_AS: Final[Mapping[Decided, KnownAs]] = {"allow": "admitted", "deny": "denied", "suspend": "suspended"}
 
 
@@ -172,6 +171,7 @@ def _admitted(
         above,
         run.policy,
         admission.args,
+        run.tally.calls,
     )
     run = replace(
         run,

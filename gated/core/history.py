@@ -13,6 +13,7 @@ from msgspec import Struct
 from gated.events import Status
 
 WINDOW = 5  # the last tools that are always remembered; more where a barrier's window asks
+RECENT = 5  # the newest calls that an expression sees
 
 
 class Tally(Struct, frozen=True):

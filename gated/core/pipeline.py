@@ -12,7 +12,9 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gated.core.barriers.barrier import BarrierState
 from gated.core.call import Call
+from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.machines import Touched
 from gated.core.policy import Policy, Profile
@@ -126,12 +128,28 @@ def contract_view(profile: Profile, run: RunState, at: int) -> View:
 
 
 def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
-    call, thread = hearing.call, hearing.state.tally
-    found = dcbf.check(hearing.profile.dcbf, dcbf.Tallies(hearing.run.tally, thread), call)
+    thread, at, call = hearing.state.tally, hearing.at, hearing.call
+    found = dcbf.check(hearing.profile.dcbf, barrier_state(hearing.profile, hearing.run, thread, at), call)
     for seat in hearing.ancestors:
-        more = dcbf.check(seat.profile.dcbf, dcbf.Tallies(seat.run.tally, thread), call)
+        more = dcbf.check(seat.profile.dcbf, barrier_state(seat.profile, seat.run, thread, at), call)
         found += tuple(replace(finding, run=seat.run_id) for finding in more)
     return found
+
+
+def barrier_state(profile: Profile, run: RunState, thread: Tally, at: int) -> BarrierState:
+    """What the barriers of a run's agent are computed from; `thread` is the tally of its thread, `at` in µs."""
+    rules = profile.dcbf
+    if not rules.seeing:
+        return BarrierState(run.tally, thread)
+    view = contract_view(profile, run, at)
+    return BarrierState(run.tally, thread, replace(view, recent=_newest(run)) if rules.recent else view)
+
+
+def _newest(run: RunState) -> tuple[tuple[str, str, str], ...]:
+    """The newest calls, those in flight last, in the order in which they were admitted."""
+    flying = sorted(run.in_flight.values(), key=lambda entry: (entry.seq, entry.ordinal))[-RECENT:]
+    ended = tuple((r.tool, str(r.status), r.args_sha256) for r in run.recent)
+    return (*ended, *((entry.tool, "in_flight", entry.args_sha256) for entry in flying))[-RECENT:]
 
 
 CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from gated import canonical
 from gated.core import tickets
+from gated.core.barriers.entries import DcbfEntry
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.scope import DataScope, Resources, compile_scope
@@ -73,7 +74,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ceilings: ceilings.CeilingsEntry = ceilings.CeilingsEntry()
     grounding: tuple[str, ...] | None = None
     breaker: breaker.Wish = None
-    dcbf: dcbf.DcbfEntry = dcbf.DcbfEntry()
+    dcbf: DcbfEntry = DcbfEntry()
     machines: tuple[str | MachineEntry, ...] | None = None
     call_timeout: Duration = DEFAULT_TIMEOUT
     on_ungated: Literal["record", "fail"] = "record"
@@ -301,10 +302,7 @@ class _Compiler:
             },
         )
 
-    def _dcbf(self, entry: dcbf.DcbfEntry, per_call: int) -> dcbf.DcbfRules:
-        for name in entry.remove:
-            if name not in dcbf.DEFAULT_NAMES:
-                raise ValueError(f"there is no barrier `{name}` to remove: it is one of {', '.join(dcbf.DEFAULT_NAMES)}")
+    def _dcbf(self, entry: DcbfEntry, per_call: int) -> dcbf.DcbfRules:
         return dcbf.compile_dcbf(entry, self._outbound, per_call)
 
     def _machines(self, path: Path, entries: Iterable[MachineEntry]) -> dict[str, Machine]:

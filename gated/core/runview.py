@@ -17,6 +17,7 @@ from gated.core.expressions import (
     WHEN_NAMES,
     EvaluationError,
     Expression,
+    ExpressionError,
     compile_expression,
 )
 from gated.events import Phase
@@ -113,10 +114,27 @@ def compile_when(text: str) -> When:
     return When(text)
 
 
-def compile_barrier(text: str) -> Callable[[View], float]:
-    """A barrier's h as a finite number. The function raises `EvaluationError`, which the stage takes for -1.
+class Height:
+    """A barrier by expression: `value` gives h of a view."""
 
-    The view's `step_count` must include what is in flight. Raises `ExpressionError`.
-    """
-    expression = compile_expression(text, BARRIER_NAMES)
-    return lambda view: expression.number(values(expression, view))
+    __slots__ = ("_expression",)
+
+    def __init__(self, text: str) -> None:
+        self._expression = compile_expression(text, BARRIER_NAMES)
+        if self._expression.returns not in _NUMBERS:
+            raise ExpressionError(f"`{text}` gives {self._expression.returns}, and a barrier must be a number")
+
+    def value(self, view: View) -> int | float:
+        """A finite number. Raises `EvaluationError`. The view's `step_count` must include what is in flight."""
+        return self._expression.number(values(self._expression, view))
+
+    def reads(self, root: str) -> bool:
+        return any(name == root for name, _ in self._expression.reads)
+
+
+_NUMBERS: Final = frozenset({"int", "uint", "double", "dyn"})
+
+
+def compile_barrier(text: str) -> Height:
+    """Raises `ExpressionError`."""
+    return Height(text)

@@ -43,6 +43,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     ancestors: tuple[RunId, ...] = ()  # the runs whose tallies the call counts in too
     policy: str = ""  # whose machines and transitions `touches` speaks of, also after the run was bound to another
     args: dict[str, Any] | None = None  # kept where a postcondition will read them
+    ordinal: int = 0  # the calls admitted before it
 
 
 class Recent(Struct, frozen=True, array_like=True):

@@ -102,18 +102,30 @@ def test_when_knows_only_its_names() -> None:
 
 def test_a_barrier_is_a_finite_number() -> None:
     calm = compile_barrier("run.failed ? -1.0 : 1.0")
-    assert (calm(VIEW), calm(replace(VIEW, failed=True))) == (1.0, -1.0)
-    assert compile_barrier("5 - run.step_count")(VIEW) == 2.0
-    assert compile_barrier("1.0 - run.cost_usd")(VIEW) == pytest.approx(0.7)
-    assert compile_barrier("double(3 - run.counts.wire)")(VIEW) == 3.0
+    assert (calm.value(VIEW), calm.value(replace(VIEW, failed=True))) == (1.0, -1.0)
+    assert compile_barrier("5 - run.step_count").value(VIEW) == 2
+    assert compile_barrier("1.0 - run.cost_usd").value(VIEW) == pytest.approx(0.7)
+    assert compile_barrier("double(3 - run.counts.wire)").value(VIEW) == 3.0
+    assert compile_barrier("9007199254740993").value(VIEW) == 9007199254740993
 
 
-@pytest.mark.parametrize("text", ["run.failed", "1.0 / 0.0", "run.labels.nope == 'x' ? 1 : 2", "'1'", "run.counts['pay'] / 0"])
+@pytest.mark.parametrize("text", ["run.failed", "1.0 / 0.0", "run.labels.nope == 'x' ? 1 : 2", "run.counts['pay'] / 0"])
 def test_a_barrier_that_is_no_finite_number_raises(text: str) -> None:
     with pytest.raises(EvaluationError):
-        compile_barrier(text)(VIEW)
+        compile_barrier(text).value(VIEW)
+
+
+@pytest.mark.parametrize("text", ["true", "'1'", "[1]", "run.step_count > 1", "null"])
+def test_what_can_never_be_a_number_is_no_barrier(text: str) -> None:
+    with pytest.raises(ExpressionError, match="a barrier must be a number"):
+        compile_barrier(text)
 
 
 def test_a_barrier_knows_no_call() -> None:
     with pytest.raises(ExpressionError, match=r"`args\.x`"):
         compile_barrier("args.x")
+
+
+def test_what_a_barrier_reads() -> None:
+    assert compile_barrier("size(recent)").reads("recent")
+    assert not compile_barrier("run.step_count").reads("recent")

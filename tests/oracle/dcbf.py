@@ -67,7 +67,7 @@ def expression(rules: dict[str, Any], run: Run, sight: Sight) -> Fraction:
     value = evaluate(rules["expr"], sight.names)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"`{rules['expr']}` is not a finite number")
-    return exact(value)
+    return Fraction(math.floor(exact(value) * 10**9), 10**9)
 
 
 BUILT_IN: dict[str, Barrier] = {
@@ -123,9 +123,11 @@ def _names(thread: Thread, run: Run, question: Question | None, rules: dict[str,
     """Only for expressions. The tool and arguments are no part of what a barrier may name."""
     if "expr" not in rules:
         return {}
+    runs = thread.all_runs() if rules.get("scope") == "thread" else thread.family(run)
     at = question.at if question else thread.last_at()
     call = question.call if question else Call("", "", {}, {}, None, -1, "explicit", None)
-    names = (names_after if question else names_now)(Question(thread, run, call, at))
+    asked = Question(thread, run, call, at)
+    names = names_now(asked, runs) if question is None else names_after(asked, runs, question.run)
     return {name: names[name] for name in ("run", "agent", "recent", "at")}
 
 

@@ -8,7 +8,7 @@ import cel
 
 from oracle import dfa, tally
 from oracle.findings import Question
-from oracle.history import Entry, Thread
+from oracle.history import Entry, Run, Thread
 from oracle.values import Json
 
 RECENT = 5
@@ -48,21 +48,34 @@ def _recent(thread: Thread, settled: Entry) -> dict[str, str]:
     return {"tool": admitted.data["tool"], "status": settled.data["status"], "args_sha256": admitted.data["digest"]}
 
 
-def names_after(question: Question) -> dict[str, Any]:
-    """The state with this call appended, for a barrier's next value. In barriers `run.step_count` counts what is in flight."""
-    names = names_now(question)
-    run, call = question.run, question.call
+def names_now(question: Question, runs: list[str]) -> dict[str, Any]:
+    """For a barrier: the numbers are those of `runs` (the run and its children, or its whole thread), in flight included.
+
+    ambiguous: whether `recent` holds calls in flight. It does: a state predicted by appending a call must then be reached.
+    """
+    thread, run = question.thread, question.run
+    names = names_of(question)
+    tools = tally.history(thread, runs)
+    steps, cost = tally.steps_and_in_flight(thread, runs), tally.cost(thread, runs)
+    counts = {tool: tools.count(tool) for tool in tools}
+    names["run"] |= {"step_count": steps, "counts": counts, "cost_usd": cost / 1e6}
+    flying = [_flying(e.data["tool"], e.data["digest"]) for e in thread.in_flight(run.id)]
+    names["recent"] = [*names["recent"], *flying][-RECENT:]
+    return names
+
+
+def names_after(question: Question, runs: list[str], asking: Run) -> dict[str, Any]:
+    """The state with the call of `asking` appended, for a barrier's next value."""
+    names = names_now(question, runs)
+    call = question.call
     counts = dict(names["run"]["counts"])
     counts[call.tool] = counts.get(call.tool, 0) + 1
-    cost = tally.cost(question.thread, [run.id]) + tally.reservation(run, call.tool, call.cost_usd)
+    cost = tally.cost(question.thread, runs) + tally.reservation(asking, call.tool, call.cost_usd)
     step_count = names["run"]["step_count"] + 1
-    names["run"] = {**names["run"], "phase": "ACTING", "step_count": step_count, "counts": counts, "cost_usd": cost / 1e6}
-    appended = {"tool": call.tool, "status": "in_flight", "args_sha256": call.digest}
-    names["recent"] = [*names["recent"], appended][-RECENT:]
+    names["run"] |= {"phase": "ACTING", "step_count": step_count, "counts": counts, "cost_usd": cost / 1e6}
+    names["recent"] = [*names["recent"], _flying(call.tool, call.digest)][-RECENT:]
     return names
 
 
-def names_now(question: Question) -> dict[str, Any]:
-    names = names_of(question)
-    names["run"]["step_count"] = tally.steps_and_in_flight(question.thread, [question.run.id])
-    return names
+def _flying(tool: str, digest: str) -> dict[str, str]:
+    return {"tool": tool, "status": "in_flight", "args_sha256": digest}

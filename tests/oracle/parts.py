@@ -25,6 +25,16 @@ PATTERNS = (
     'Read(f[*] = "x")',
 )
 STATES = ("s", "t", "u")
+HEIGHTS = (
+    "run.step_count > 3 ? -1.0 : 1.0",
+    "3 - run.step_count",
+    "0.3 - run.cost_usd * 10.0",
+    "double(size(recent)) < 3.0 ? 0.3 : -0.1",
+    "recent.exists(r, r.tool == 'pay' && r.status != 'error') ? -1 : 1",
+    "run.phase == 'OBSERVING' ? 2.0 : 1.0",
+    "run.failed ? -1.0 : 0.1",
+    "1 / (2 - run.step_count)",
+)
 EDGES = (["OBSERVING", "PLANNING"], ["PLANNING", "ACTING"], ["OBSERVING", "ANSWERING"])
 
 
@@ -113,8 +123,10 @@ def _dcbf(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[str])
 
 
 def own_barrier(dice: Dice, flags: frozenset[str]) -> Doc:
-    if "expressions" in flags and dice.one_in(3):
-        return {"expr": "run.step_count > 3 ? -1.0 : 1.0"}
+    if "expressions" in flags and dice.one_in(2):
+        made: Doc = {"expr": dice.pick(HEIGHTS)}
+        dice.maybe(made, 4, margin=[0.1], scope=["thread"])
+        return made
     counter = {"tools": ["Write", "pay"], "per_call": dice.pick([0.1, 0.3]), "budget": dice.pick([0.3, 0.5])}
     return {"counter": counter, **({"margin": 0.1} if dice.one_in(3) else {})}
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import policy as policies
+from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
 from gated.core.replay import Difference as ReplayDifference
 from gated.core.replay import replay
@@ -296,7 +297,7 @@ def _state(world: World) -> dict[str, Any]:
         "tokens": run.tally.tokens,
         "failed": run.failed,
         "history": world.history(),
-        "barriers": dcbf.get_barrier_values(profile.dcbf, dcbf.Tallies(run.tally, state.tally)),
+        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),
         "machines": state.order.view(world.run),
         "metrics": state.order.totals(),
         "loop_count": {"ACTING": run.dfa.loops},

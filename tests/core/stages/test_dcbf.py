@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from gated.core.history import Tally
-from gated.core.stages.dcbf import (
+from gated.core.barriers.entries import (
     BarrierEntry,
     CounterEntry,
     DcbfEntry,
@@ -16,8 +15,9 @@ from gated.core.stages.dcbf import (
     ResourceEntry,
     SafetyEntry,
     StabilityEntry,
-    compile_dcbf,
 )
+from gated.core.history import Tally
+from gated.core.stages.dcbf import compile_dcbf
 
 TOOLS = st.sampled_from(["sql_query", "http_request", "send_email", "file_read", "Read"])
 AMOUNTS = st.sampled_from([-1, -0.2, 0, 0.1, 0.5, 1, 1.5])

@@ -1,0 +1,81 @@
+"""`dcbf:` of an agent in the policy file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+DEFAULT_PAIRS: Final = (
+    ("sql_query", "http_request"),
+    ("file_read", "send_email"),
+    ("database_query", "webhook_post"),
+)
+PER_CALL_USD: Final = 0.01
+DEFAULT_NAMES: Final = ("safety", "privacy", "resource", "scope", "stability")
+
+Amount = float | int
+Scope = Literal["run", "thread"]
+Share = Annotated[float, Meta(ge=0)] | Annotated[int, Meta(ge=0)]
+
+
+class SafetyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    margin: Amount = 0.1
+    window: Annotated[int, Meta(ge=2, le=1000)] = 5
+    pairs: tuple[tuple[str, str], ...] = DEFAULT_PAIRS
+    scope: Scope = "run"
+
+
+class PrivacyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    budget: Amount = 0.5
+    per_call: Amount = 0.2
+    tools: tuple[str, ...] | None = None
+    scope: Scope = "run"
+
+
+class ResourceEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    limit_usd: Amount = 10.0
+    per_call_cost_usd: Share = PER_CALL_USD
+    scope: Scope = "run"
+
+
+class DriftEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    max_drift: Amount = 0.8
+    scope: Scope = "run"
+
+
+class StabilityEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    step_budget: Annotated[int, Meta(ge=0)] = 50
+    scope: Scope = "run"
+
+
+class CounterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    tools: tuple[str, ...]
+    per_call: Amount
+    budget: Amount
+
+
+class BarrierEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An added barrier, of exactly one kind: `counter` or `expr`.
+
+    `margin` is subtracted from its value; `weight` counts in the composite only.
+    """
+
+    counter: CounterEntry | None = None
+    expr: str | None = None
+    weight: Share = 1.0
+    margin: Amount = 0.0
+    scope: Scope = "run"
+
+
+class DcbfEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    verification: bool = True
+    kappa: Annotated[float, Meta(gt=0, le=1)] | Annotated[int, Meta(ge=1, le=1)] = 1.0
+    power: Annotated[int, Meta(ge=1, le=16)] = 1
+    safety: SafetyEntry = SafetyEntry()
+    privacy: PrivacyEntry = PrivacyEntry()
+    resource: ResourceEntry = ResourceEntry()
+    scope: DriftEntry = DriftEntry()
+    stability: StabilityEntry = StabilityEntry()
+    remove: tuple[str, ...] = ()
+    barriers: dict[str, BarrierEntry] = {}
