@@ -28,8 +28,15 @@ def tallies(draw: st.DrawFn) -> Tally:
     counts = draw(st.dictionaries(TOOLS, st.integers(0, 3)))
     small = st.integers(0, 4)
     return Tally(
-        0, draw(small), draw(small), draw(small), draw(st.integers(0, 3)) * 400_000, 0, Map(counts), tuple(draw(st.lists(TOOLS, max_size=6)))
-    )  # fmt: skip
+        0,
+        draw(small),
+        draw(small),
+        draw(small),
+        draw(st.integers(0, 3)) * 400_000,
+        0,
+        Map(counts),
+        tuple(draw(st.lists(TOOLS, max_size=6))),
+    )
 
 
 @st.composite
