@@ -2,14 +2,29 @@
 
 async with connect(agent="coder") as gate, gate.run(task="fix the test") as run:
     verdict = await run.check("Read", {"file_path": "a.py"})
+
+Code without an event loop takes `gated.client.sync`, which is the same with `with` and without `await`.
 """
 
-from gated.client.errors import Denied, Expired, GateError, GateUnavailable, Refused, Rejected, Suspended
+from gated.client.calls import Admitted, Call, Outcome, current_call
+from gated.client.errors import (
+    AlreadyMade,
+    Denied,
+    Expired,
+    GateError,
+    GateUnavailable,
+    Refused,
+    Rejected,
+    Suspended,
+    Unreported,
+)
 from gated.client.gate import Gate, connect
-from gated.client.run import Call, Outcome, Run
+from gated.client.run import Run
 from gated.wire import RunStatus, Verdict
 
 __all__ = [
+    "Admitted",
+    "AlreadyMade",
     "Call",
     "Denied",
     "Expired",
@@ -22,6 +37,8 @@ __all__ = [
     "Run",
     "RunStatus",
     "Suspended",
+    "Unreported",
     "Verdict",
     "connect",
+    "current_call",
 ]

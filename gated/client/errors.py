@@ -1,6 +1,8 @@
-"""What the SDK raises. A tool must not run after any of these."""
+"""What the SDK raises. A tool must not run after any of these but `Unreported`, after which it has run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from gated.wire import Verdict
 
@@ -33,6 +35,14 @@ class Suspended(GateError):
         self.verdict = verdict
 
 
+class AlreadyMade(GateError):
+    """The call was allowed, and was made by this process or has its outcome (or lapsed): it does not run a second time."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"call `{verdict.call}` was made already: it does not run again")
+        self.verdict = verdict
+
+
 class Refused(GateError):
     """The message was not taken: it was malformed, or not this agent's to send."""
 
@@ -45,9 +55,19 @@ class GateUnavailable(GateError):
     """No verdict came: the gate or the bus is out of reach. The tool does not run."""
 
 
+class Unreported(GateError):
+    """The tool ran and gave `result`, but the gate did not take its outcome; the cause says why. Do not run it again."""
+
+    def __init__(self, call: str, result: Any, why: GateError) -> None:
+        super().__init__(f"call `{call}` ran, and its outcome could not be reported: {why}")
+        self.call, self.result = call, result
+
+
 def error_of(verdict: Verdict) -> GateError:
-    """The exception for a verdict that is not an allow."""
+    """The exception for a verdict after which the call may not run (now)."""
     if verdict.decision == "suspend":
         return Suspended(verdict)
+    if verdict.decision == "allow":
+        return AlreadyMade(verdict)
     kinds = {"approvals.rejected": Rejected, "approvals.expired": Expired}
     return kinds.get(verdict.code or "", Denied)(verdict)

@@ -1,7 +1,6 @@
-"""A connection of one agent to the gate: publishes inputs, hears answers on one long-lived subscription, routes them.
+"""A connection of one agent to the gate: asks its questions, hears answers on one long-lived subscription, routes them.
 
-It fails closed: no verdict in time is `GateUnavailable`. Publishing again is safe (the gate answers a known call with the
-recorded verdict), so it is done every few seconds while an answer is awaited, and after each reconnection.
+It fails closed: no verdict in time is `GateUnavailable`, and so at once are what the server refuses and a connection that ended.
 """
 
 from __future__ import annotations
@@ -10,38 +9,41 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 
 from gated import wire
 from gated.client.errors import GateUnavailable, Refused
+from gated.client.line import Ears, Line
+from gated.client.question import Key, Question
 from gated.client.run import Run
 from gated.events import RunId, ThreadId
-from gated.wire import Origin, Refusal
+from gated.wire import Origin, Verdict
 
 TIMEOUT: Final = 10.0  # seconds for a verdict
-AGAIN: Final = 2.0  # seconds after which an input is published again
 HEADERS: Final = 512  # bytes that the headers of an input may take of the server's `max_payload`
 
-Key = tuple[str, ...]
+CallKey = tuple[str, str, str]  # thread, run, call
 
 
 class Gate:
     """What `connect` gives: `gate.run(...)` opens runs of its agent."""
 
-    def __init__(self, client: Client, agent: str, prefix: str, timeout: float) -> None:
+    def __init__(self, agent: str, prefix: str, timeout: float) -> None:
         self.agent, self.timeout = agent, timeout
-        self._client, self._prefix = client, prefix
-        self._waiting: dict[Key, asyncio.Future[Any]] = {}
-        self._denials: list[str] = []
+        self.line: Line
+        self._prefix = prefix
+        self._questions: dict[str, Question] = {}
+        self._by_call: dict[CallKey, list[Question]] = defaultdict(list)
+        self._made: set[CallKey] = set()
+        self._deaf, self._ended = "", False
 
     def run(
         self,
@@ -52,102 +54,103 @@ class Gate:
         labels: dict[str, str] | None = None,
         tools: list[str] | None = None,
         parent: str | None = None,
+        resume: bool = False,
     ) -> Run:
-        """A run to be opened by `async with`. Ids are made up where none are given; a run without a thread is its own."""
+        """A run to be opened by `async with`. Ids are made up where none are given; a run without a thread is its own.
+
+        `resume` goes on with the run `run` that an earlier process of this agent opened: nothing is opened then.
+        """
+        if resume and run is None:
+            raise ValueError("`resume` needs the id of the run to go on with: gate.run(run=…, resume=True)")
         run_id = run or uuid.uuid4().hex
-        start = wire.RunStart(task=task, labels=labels or {}, tools=tools, parent_run=parent)
+        start = None if resume else wire.RunStart(task=task, labels=labels or {}, tools=tools, parent_run=parent)
         return Run(self, ThreadId(thread or run_id), RunId(run_id), start)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, origin: Origin, message: Struct, keys: list[Key], timeout: float | None = None) -> tuple[list[Any], int]:
-        """Publish an input and wait for the answers to `keys` (a call's id, or nothing for the message itself).
+    @contextmanager
+    def question(self, origin: Origin, message: Struct, wanted: Sequence[Key]) -> Iterator[Question]:
+        """A message whose answers are heard while the block runs. `wanted` are call ids, or None for the message itself.
 
-        Returns them and how often the input had to be published.
-        Raises `Refused`, `GateUnavailable`.
+        Raises `Refused` for a message that the bus would not take, `GateUnavailable` where answers cannot be heard.
         """
-        data = wire.encode(message)
-        most = min(wire.MAX_PAYLOAD, self._client.max_payload - HEADERS)
-        if len(data) > most:
-            raise Refused("ingress.too_large", f"the message has {len(data)} bytes, at most {most} are taken")
-        message_id = uuid.uuid4().hex
-        awaited = [(origin.thread, origin.run, *key) if key else (message_id,) for key in keys]
-        futures = [self.expect(key) for key in awaited]
-        by_id = self._waiting.get((message_id,)) or self.expect((message_id,))
-        awaited.append((message_id,))
+        if self._ended:
+            raise GateUnavailable("the connection was closed")
+        asked = self._question(origin, message, wanted)
+        most = min(wire.MAX_PAYLOAD, self.line.max_payload - HEADERS)
+        if asked.size > most:
+            raise Refused("ingress.too_large", f"the message has {asked.size} bytes, at most {most} are taken")
+        if self._deaf:
+            raise GateUnavailable(f"the bus refused to let this agent hear its answers: {self._deaf}")
+        verdicts = isinstance(message, wire.Intents | wire.Recall)
+        keys = [(origin.thread, origin.run, call) for call in asked.wanted if call is not None and verdicts]
+        self._questions[asked.id] = asked
+        for key in keys:
+            self._by_call[key].append(asked)
         try:
-            async with asyncio.timeout(timeout or self.timeout):
-                times = await self._publish_until_answered(origin, data, message_id, futures, by_id)
-            return [future.result() for future in futures], times
-        except TimeoutError as error:
-            said = f"; the bus said: {self._denials[-1]}" if self._denials else ""
-            raise GateUnavailable(f"no verdict within {timeout or self.timeout:g}s{said}") from error
-        except NatsError as error:
-            raise GateUnavailable(f"the bus is out of reach: {error}") from error
+            yield asked
         finally:
-            for key in awaited:
-                self._waiting.pop(key, None)
+            del self._questions[asked.id]
+            for key in keys:
+                self._by_call[key].remove(asked)
+                if not self._by_call[key]:
+                    del self._by_call[key]
 
-    async def _publish_until_answered(
-        self, origin: Origin, data: bytes, message_id: str, futures: list[asyncio.Future[Any]], by_id: asyncio.Future[Any]
-    ) -> int:
-        subject = wire.in_subject(origin, self._prefix)
-        attempt = 0
-        while True:
-            headers = {"Nats-Msg-Id": message_id if attempt == 0 else f"{message_id}-{attempt}", wire.RE: message_id}
-            if self._client.is_connected:
-                await self._client.publish(subject, data, headers=headers)
-            attempt += 1
-            if await self._answered(futures, by_id):
-                return attempt
+    def _question(self, origin: Origin, message: Struct, wanted: Sequence[Key]) -> Question:
+        try:
+            return Question(self.line, self._prefix, origin, message, wanted)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Refused("ingress.shape", f"the message is not JSON: {error}") from error
 
-    async def _answered(self, futures: list[asyncio.Future[Any]], by_id: asyncio.Future[Any]) -> bool:
-        """Whether every answer came before it is time to publish again. Raises where one never will."""
-        deadline = asyncio.get_running_loop().time() + AGAIN
-        while pending := [future for future in futures if not future.done()]:
-            left = deadline - asyncio.get_running_loop().time()
-            watched = pending if by_id.done() else [*pending, by_id]
-            done, _ = await asyncio.wait(watched, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
-            if by_id.done() and isinstance(by_id.result(), Refusal):
-                raise Refused(by_id.result().code, by_id.result().reason)
-            if self._denials:
-                raise GateUnavailable(f"the bus refused to take it: {self._denials[-1]}")
-            if not done:
-                return False
-        return True
+    def claim(self, origin: Origin, call: str | None) -> bool:
+        """Whether this process makes the call for the first time. A call whose id was made up here is nobody else's."""
+        key = (origin.thread, origin.run, call or "")
+        if call is None or key not in self._made:
+            self._made |= {key} if call else set()
+            return True
+        return False
 
-    def expect(self, key: Key) -> asyncio.Future[Any]:
-        """A future for the next answer to `key`."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        return future
+    async def ask(self, origin: Origin, message: Struct, wanted: Sequence[Key], timeout: float | None = None) -> list[Any]:
+        """Ask and wait for the answers, in the order of `wanted`. Raises `Refused`, `GateUnavailable`."""
+        with self.question(origin, message, wanted) as asked:
+            return await asked.answers(timeout or self.timeout)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
-    async def _hear(self, message: Msg) -> None:
-        parts = message.subject.split(".")
+    async def hear(self, message: Msg) -> None:
+        """A verdict concerns whoever waits for its call; any other answer only the message that it answers."""
         try:
             said = wire.decode_out(message.data)
         except msgspec.MsgspecError:
             return  # an answer of a newer gate that this client does not know
-        re = message.headers.get(wire.RE) if message.headers else None
-        call = getattr(said, "call", None)
-        if call is not None:
-            kind = "outcome" if isinstance(said, wire.ReminderMessage) else "call"
-            self._answer((parts[2], parts[3], kind, call), said)
-            if isinstance(said, Refusal):
-                self._answer((parts[2], parts[3], "outcome", call), said)
-        if re is not None and call is None:
-            self._answer((re,), said)
+        call: str | None = getattr(said, "call", None)
+        if isinstance(said, Verdict):
+            thread, run = message.subject.split(".")[2:4]
+            for asked in self._by_call.get((thread, run, said.call), ()):
+                asked.hear(said.call, said)
+            return
+        answered = self._questions.get((message.headers or {}).get(wire.RE, ""))
+        if answered is not None:
+            answered.hear(call, said)
 
-    def _answer(self, key: Key, said: Any) -> None:
-        future = self._waiting.get(key)
-        if future is not None and not future.done():
-            future.set_result(said)
+    def back(self) -> None:
+        """Connected again: what was published or answered meanwhile may be lost."""
+        for asked in self._questions.values():
+            asked.again()
 
-    async def _failed(self, error: Exception) -> None:
-        if "permissions violation" in str(error).lower():
-            self._denials.append(str(error))
+    def denied(self, what: str, subject: str, why: str) -> None:
+        """The server's word is in lower case, subjects included."""
+        if what == "subscription":
+            self._deaf = why
+        for asked in self._questions.values():
+            if what == "subscription" or asked.subject.lower() == subject.lower():
+                asked.deny(why)
+
+    def end(self) -> None:
+        """Nothing will be answered any more."""
+        self._ended = True
+        for asked in self._questions.values():
+            asked.deny("the connection was closed")
 
 
 @asynccontextmanager
@@ -162,44 +165,19 @@ async def connect(
 ) -> AsyncIterator[Gate]:
     """Connect `agent` to the gate. Without a URL, to the one that `gated up` runs with the folder `data`.
 
-    `options` go to the NATS client (`user`, `password`, `user_credentials`, `tls`, `inbox_prefix`, …).
-    Raises `GateUnavailable` where the bus is out of reach.
+    `timeout` is how many seconds a verdict may take. `options` go to the NATS client (`user`, `password`, `user_credentials`,
+    `tls`, `inbox_prefix`, …). Raises `GateUnavailable` where the bus is out of reach.
     """
     where, options = await asyncio.to_thread(_whereabouts, url, Path(data), f"agent:{agent}", options)
     options.setdefault("inbox_prefix", f"_INBOX.agent.{agent}")
-    holder: list[Gate] = []
-    said: list[str] = []
-
-    async def failed(error: Exception) -> None:
-        said[:] = [str(error)]
-        for gate in holder:
-            await gate._failed(error)
-
-    client = Client()
+    gate = Gate(agent, prefix, timeout)
+    gate.line = Line(where, f"{prefix}.out.*.*.agent.{agent}", Ears(gate.hear, gate.back, gate.denied), options)
+    await gate.line.open(timeout)
     try:
-        async with asyncio.timeout(timeout):  # with endless reconnection the client would try for ever to connect at first
-            await client.connect(
-                where,
-                name=f"gated agent {agent}",
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
-                ping_interval=5,
-                max_outstanding_pings=2,
-                error_cb=failed,
-                **options,
-            )
-    except (NatsError, OSError, TimeoutError) as error:
-        await client.close()
-        why = "".join(said) or str(error) or f"no answer within {timeout:g}s"
-        raise GateUnavailable(f"cannot connect to `{where}`: {why}") from error
-    gate = Gate(client, agent, prefix, timeout)
-    holder.append(gate)
-    try:
-        await client.subscribe(f"{prefix}.out.*.*.agent.{agent}", cb=gate._hear)
-        await client.flush()
         yield gate
     finally:
-        await client.close()
+        gate.end()
+        await gate.line.close()
 
 
 def _whereabouts(url: str | None, data: Path, login: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

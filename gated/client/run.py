@@ -2,76 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
 from msgspec import Struct
 
 from gated import wire
-from gated.client.errors import GateUnavailable, Refused, error_of
-from gated.events import Reminder, RunId, Sender, Status, ThreadId
-from gated.wire import Origin, Refusal, ReminderMessage, RunStatus, Verdict, WantedCall
+from gated.client import binding, calls
+from gated.client.calls import Admitted, Call, Outcome
+from gated.client.errors import AlreadyMade, GateError, GateUnavailable, Refused, Suspended, Unreported, error_of
+from gated.events import RunId, Sender, Status, ThreadId
+from gated.wire import Origin, Refusal, ReminderMessage, RunStatus, Verdict
 
 if TYPE_CHECKING:
     from gated.client.gate import Gate
 
-_PARENT: ContextVar[str | None] = ContextVar("gated_parent", default=None)
+END_SECONDS = 2.0  # how long a failing block, or tool, waits for the gate to hear of it
 
-END_SECONDS = 2.0  # how long a leaving block waits for the gate to hear of its abort
-
-
-class Call(NamedTuple):
-    """One call of a batch."""
-
-    tool: str
-    args: Mapping[str, Any] = {}
-    cost_usd: float | None = None
-    id: str | None = None
-    parent: str | None = None
-
-
-class Outcome(Struct, frozen=True):
-    """The gate's acknowledgement of an outcome. `ungated`: the call never had an allow verdict."""
-
-    call: str
-    reminders: tuple[Reminder, ...] = ()
-    ungated: bool = False
-
-    def messages(self) -> list[dict[str, str]]:
-        """The reminders as messages of a chat: `{role, content}`, where they belong in the order of the targets."""
-        roles = {"system": "system", "suffix_system": "system"}
-        return [{"role": roles.get(r.target, r.role), "content": r.content} for r in self.reminders]
+Wait = bool | float
 
 
 class Run:
-    """Opened by `async with`; finished when the block ends, aborted where it raises."""
+    """Opened by `async with`; finished when the block ends, aborted where it raises.
 
-    def __init__(self, gate: Gate, thread: ThreadId, run: RunId, start: wire.RunStart) -> None:
+    Left open where it raises `Suspended`, since people may still answer, and after `detach()`.
+    """
+
+    def __init__(self, gate: Gate, thread: ThreadId, run: RunId, start: wire.RunStart | None) -> None:
         self.thread, self.id = thread, run
         self._gate, self._start = gate, start
-        self._origin = Origin(thread, run, Sender("agent", gate.agent))
-        self._ended = False
+        self.origin = Origin(thread, run, Sender("agent", gate.agent))
+        self._left = False
 
     async def __aenter__(self) -> Run:
-        await self._say(self._start)
+        if self._start is not None:
+            await self._say(self._start)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._ended:
+        if self._left or isinstance(error, Suspended):
             return
         if error is None:
             await self.finish()
             return
-        try:
-            await asyncio.wait_for(asyncio.shield(self.abort(f"{type(error).__name__}: {error}"[:1000])), END_SECONDS)
-        except (GateUnavailable, Refused, TimeoutError):
-            pass  # the block's own error is what its caller must see; the run lapses by its own limits
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            try:
+                await self.abort(f"{type(error).__name__}: {error}"[:1000])
+            except (GateUnavailable, Refused):
+                pass  # the block's own error is what its caller must see; the run lapses by its own limits
 
     # --- verdicts ----------------------------------------------------------------------------------------------------
 
@@ -83,41 +65,47 @@ class Run:
         cost_usd: float | None = None,
         call: str | None = None,
         parent: str | None = None,
-        wait: bool = False,
+        wait: Wait = False,
         timeout: float | None = None,
     ) -> Verdict:
-        """Ask for one call; the verdict, whatever it is. With `wait`, a suspended call's final verdict is awaited.
+        """Ask for one call; the verdict, whatever it is.
 
+        With `wait`, a suspended call's final verdict is awaited: for as long as its ticket lives, or so many seconds (it may
+        still be suspended then). Asked again under the same id `call`, also by another process, it is the recorded verdict.
         Raises `Refused` where the message was not taken, `GateUnavailable` where no verdict came in `timeout` seconds.
         """
-        verdicts = await self.check_batch([Call(tool, args or {}, cost_usd, call, parent)], timeout=timeout)
-        verdict = verdicts[0]
-        return await self.resume(verdict) if wait and verdict.decision == "suspend" else verdict
+        return (await self.check_batch([Call(tool, args or {}, cost_usd, call, parent)], wait=wait, timeout=timeout))[0]
 
     async def check_batch(
-        self, calls: Sequence[Call], *, mode: Literal["each", "atomic"] = "each", timeout: float | None = None
+        self,
+        calls_: Sequence[Call],
+        *,
+        mode: Literal["each", "atomic"] = "each",
+        wait: Wait = False,
+        timeout: float | None = None,
     ) -> list[Verdict]:
-        """Ask for several calls in one message: one verdict each, in order. Raises like `check`."""
-        wanted = [
-            WantedCall(
-                id=call.id or uuid.uuid4().hex,
-                tool=call.tool,
-                args=dict(call.args),
-                parent=call.parent or _PARENT.get(),
-                cost_usd=call.cost_usd,
-            )
-            for call in calls
-        ]
+        """Ask for several calls in one message: one verdict each, in order. Waits and raises like `check`."""
+        wanted = [calls.wanted(call, self.origin) for call in calls_]
         message = wire.Intents(calls=wanted, mode=mode, nesting="explicit")
-        answers, _ = await self._gate.ask(self._origin, message, [("call", call.id) for call in wanted], timeout)
-        return [_verdict(answer) for answer in answers]
+        return await self._verdicts(message, [call.id for call in wanted], wait, timeout)
 
-    async def resume(self, verdict: Verdict) -> Verdict:
-        """The final verdict of a suspended call: waits for people as long as the ticket lives."""
-        while verdict.decision == "suspend":
-            answer = await self._gate.expect((self.thread, self.id, "call", verdict.call))
-            verdict = _verdict(answer)
-        return verdict
+    async def resume(self, call: str | Verdict | Call, *, wait: Wait = True, timeout: float | None = None) -> Verdict:
+        """The verdict of a call that was asked for before, also by an earlier process or where it came meanwhile.
+
+        By its id, by a verdict on it, or by the call itself with its id: then it is asked for where the gate never heard of it.
+        `settled` says that it has its outcome already: it must not run again. Waits and raises like `check`.
+        """
+        if isinstance(call, Call):
+            return (await self.check_batch([call], wait=wait, timeout=timeout))[0]
+        known = calls.id_of(call.call if isinstance(call, Verdict) else call)
+        return (await self._verdicts(wire.Recall(call=known), [known], wait, timeout))[0]
+
+    async def _verdicts(self, message: Struct, ids: list[str], wait: Wait, timeout: float | None) -> list[Verdict]:
+        with self._gate.question(self.origin, message, ids) as asked:
+            answers = await asked.answers(timeout or self._gate.timeout)
+            if wait is not False:
+                answers = await asked.final(None if wait is True else wait)
+        return [_verdict(answer) for answer in answers]
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -132,12 +120,12 @@ class Run:
         tokens: int = 0,
     ) -> Outcome:
         """Say how an allowed call ended. Raises like `check`."""
-        message = wire.Outcome(
-            call=call, status=status, content=content, facts=dict(facts or {}), cost_usd=cost_usd, tokens=tokens
-        )
-        (answer,), times = await self._gate.ask(self._origin, message, [("outcome", call)])
+        cost = calls.cost_of(cost_usd)
+        message = wire.Outcome(call=call, status=status, content=content, facts=dict(facts or {}), cost_usd=cost, tokens=tokens)
+        with self._gate.question(self.origin, message, [call]) as asked:
+            (answer,) = await asked.answers(self._gate.timeout)
         if isinstance(answer, Refusal):
-            if times > 1 and answer.code == "lifecycle.already_settled":
+            if asked.attempts > 1 and answer.code == "lifecycle.already_settled":
                 return Outcome(call)  # it was taken the first time, and the answer was lost on the way
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, ReminderMessage)
@@ -149,50 +137,89 @@ class Run:
         args: Mapping[str, Any],
         function: Callable[..., Any],
         *,
+        call: str | None = None,
         cost_usd: float | None = None,
-        wait: bool = False,
+        wait: Wait = False,
     ) -> Any:
-        """Check, run `function(**args)` with the verdict's arguments, report.
+        """Check, run `function(**args)` with the verdict's arguments, report; the function's result.
 
-        Raises `Denied`, `Suspended`, and what the tool raises.
+        Where a person answered for the tool, their result, and the function does not run. Under an id `call` it is safe after
+        a restart of the agent: what has its outcome already does not run again.
+        Raises `Denied` (`Rejected`, `Expired`), `Suspended`, `AlreadyMade`, what `check` raises, and what the tool raises.
         """
-        verdict = await self.check(tool, args, cost_usd=cost_usd, wait=wait)
-        if verdict.decision != "allow":
-            raise error_of(verdict)
-        if not verdict.execute:
-            return verdict.result
-        token = _PARENT.set(verdict.call)
+        return await self._make(tool, args, lambda given: function(**given), call=call, cost_usd=cost_usd, wait=wait)
+
+    async def _make(self, tool: str, args: Mapping[str, Any], function: Callable[[Mapping[str, Any]], Any], **how: Any) -> Any:
+        admitted = await self.admit(tool, args, **how)
+        if not admitted.execute:
+            return admitted.result
         try:
-            result = function(**(verdict.args if verdict.args is not None else args))
-            if inspect.isawaitable(result):
-                result = await result
+            with calls.inside(self.origin, admitted.call):
+                result = function(admitted.args)
+                if inspect.isawaitable(result):
+                    result = await result
         except BaseException as error:
-            await asyncio.shield(self._report_failure(verdict.call, error))
+            await self.failed(admitted.call, error)
             raise
-        finally:
-            _PARENT.reset(token)
-        await self.report(verdict.call, "success", content=_plain(result))
+        await self.succeeded(admitted.call, result)
         return result
 
-    async def _report_failure(self, call: str, error: BaseException) -> None:
-        """The tool's own error is what the caller must see, also where the gate cannot be told of it."""
+    async def admit(
+        self, tool: str, args: Mapping[str, Any], *, call: str | None = None, cost_usd: float | None = None, wait: Wait = False
+    ) -> Admitted:
+        """Permission for one call, for those who run the tool themselves: with `args` of what is returned, and then
+        `succeeded` or `failed`. Raises like `call`."""
+        before = calls.digest(tool, args)
+        verdict = await self.check(tool, args, cost_usd=cost_usd, call=call, wait=wait)
+        if verdict.decision != "allow":
+            raise error_of(verdict)
+        if verdict.execute and (verdict.settled or not self._gate.claim(self.origin, call)):
+            raise AlreadyMade(verdict)
+        if verdict.args is None and calls.digest(tool, args) != before:
+            await self._tell(verdict.call, "not_run", "the arguments changed")
+            raise GateError(f"the arguments of `{tool}` changed after they were decided: the call did not run")
+        given = args if verdict.args is None else verdict.args
+        return Admitted(verdict.call, given, verdict.execute, verdict.result, verdict)
+
+    async def succeeded(self, call: str, result: Any = None) -> Outcome:
+        """Report a success. Raises `Unreported`, with the result, where the gate does not take it."""
         try:
-            await self.report(call, "error", content=f"{type(error).__name__}: {error}"[:4000])
-        except (GateUnavailable, Refused):
-            pass  # the call lapses by its timeout, as an error
+            return await self.report(call, "success", content=calls.content_of(result))
+        except GateError as error:
+            raise Unreported(call, result, error) from error
+
+    async def failed(self, call: str, error: BaseException) -> None:
+        """Report the tool's error, which is what its caller must see, also where the gate cannot be told of it."""
+        await self._tell(call, "error", f"{type(error).__name__}: {error}"[:4000])
+
+    async def _tell(self, call: str, status: Status, content: str) -> None:
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            try:
+                await self.report(call, status, content=content)
+            except (GateUnavailable, Refused):
+                pass  # the call lapses by its timeout, as an error
 
     def guard(
-        self, function: Callable[..., Any], tool: str | None = None, *, cost_usd: float | None = None, wait: bool = False
-    ) -> Callable[..., Awaitable[Any]]:
-        """The function behind the gate: its bound arguments are the call's arguments. Also usable as a decorator."""
-        signature = inspect.signature(function)
+        self,
+        function: Callable[..., Any] | None = None,
+        tool: str | None = None,
+        *,
+        cost_usd: float | None = None,
+        wait: Wait = False,
+    ) -> Callable[..., Any]:
+        """The function behind the gate: its bound arguments are the call's arguments, its name the tool unless `tool` is given.
+
+        Also a decorator: `@run.guard`, or `@run.guard(tool="Read", wait=True)`.
+        """
+        if function is None:
+            return partial(self.guard, tool=tool, cost_usd=cost_usd, wait=wait)
+        binding.guardable(function)
+        guarded_function, name = function, tool or binding.name_of(function)
 
         @wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            name = tool or str(getattr(function, "__name__", "tool"))
-            return await self.call(name, dict(bound.arguments), function, cost_usd=cost_usd, wait=wait)
+            bound = binding.bind(guarded_function, args, kwargs)
+            return await self._make(name, bound, partial(binding.apply, guarded_function), cost_usd=cost_usd, wait=wait)
 
         return guarded
 
@@ -201,16 +228,21 @@ class Run:
     async def finish(self) -> RunStatus:
         """The answer is there: `complete`, `failed`, or `steer` with what the model must still do."""
         status = await self._say(wire.RunFinish())
-        self._ended = status.status != "steer"
+        self._left = status.status != "steer"
         return status
 
     async def abort(self, reason: str = "") -> RunStatus:
+        """End the run without an answer. What waits for people is cancelled."""
         status = await self._say(wire.RunAbort(reason=reason))
-        self._ended = True
+        self._left = True
         return status
 
+    def detach(self) -> None:
+        """Leave the run open when the block ends: another process goes on with `gate.run(run=…, resume=True)`."""
+        self._left = True
+
     async def _say(self, message: Struct) -> RunStatus:
-        (answer,), _ = await self._gate.ask(self._origin, message, [()])
+        (answer,) = await self._gate.ask(self.origin, message, [None])
         if isinstance(answer, Refusal):
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, RunStatus)
@@ -222,12 +254,3 @@ def _verdict(answer: Any) -> Verdict:
         raise Refused(answer.code, answer.reason)
     assert isinstance(answer, Verdict)
     return answer
-
-
-def _plain(result: Any) -> Any:
-    """A tool's result as an outcome carries it: JSON as it is, anything else as text."""
-    try:
-        wire.encode(wire.Outcome(call="c", status="success", content=result))
-    except (TypeError, ValueError, OverflowError):
-        return str(result)[:65_536]
-    return result

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 
 from gated import client, wire
 from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Rejected, Run, Suspended, Verdict
-from gated.client import gate as gate_module
+from gated.client import question as question_module
 from gated.core.state import RunState
 from gated.events import RunId, Sender, ThreadId
 from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
@@ -131,14 +131,14 @@ async def test_a_cancelled_tool_is_reported_and_stays_cancelled(tmp_path: Path) 
 
 async def test_a_call_inside_a_tool_names_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[wire.Intents] = []
-    ask = Gate.ask
+    question = Gate.question
 
-    async def listening(self: Gate, origin: Any, message: Any, *rest: Any) -> Any:
+    def listening(self: Gate, origin: Any, message: Any, wanted: Any) -> Any:
         if isinstance(message, wire.Intents):
             said.append(message)
-        return await ask(self, origin, message, *rest)
+        return question(self, origin, message, wanted)
 
-    monkeypatch.setattr(Gate, "ask", listening)
+    monkeypatch.setattr(Gate, "question", listening)
     async with worker_run(tmp_path) as (_, run):
         inner = run.guard(lambda: "deep", "inner")
 
@@ -257,7 +257,7 @@ async def test_a_bus_that_is_not_there_is_unavailable_in_time() -> None:
 
 
 async def test_a_daemon_that_comes_back_in_time_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "AGAIN", 0.1)
+    monkeypatch.setattr(question_module, "AGAIN", 0.1)
     write_policy(tmp_path)
     async with server(tmp_path) as (_, bus):
         async with daemon_on(bus, tmp_path):

@@ -61,8 +61,8 @@ class Load:
         assert self.verdicts.keys() == made.keys()
         for verdict in [*self.verdicts.values(), *self.heard]:
             assert _same(verdict, made[verdict.call][0]), verdict
-            first = msgspec.structs.replace(self.verdicts[verdict.call], replayed=False)
-            assert msgspec.structs.replace(verdict, replayed=False) == first
+            first = msgspec.structs.replace(self.verdicts[verdict.call], replayed=False, settled=False)
+            assert msgspec.structs.replace(verdict, replayed=False, settled=False) == first
         for call, (decision,) in made.items():
             assert decision.decision == ("deny" if int(call.rpartition("-")[2]) % 2 else "allow")
 

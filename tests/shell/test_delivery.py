@@ -102,7 +102,7 @@ def lose_acknowledgements(live: Live) -> None:
 
 
 def unmarked(answers: list[wire.Outbound]) -> list[wire.Outbound]:
-    return [msgspec.structs.replace(a, replayed=False) if isinstance(a, Verdict) else a for a in answers]
+    return [msgspec.structs.replace(a, replayed=False, settled=False) if isinstance(a, Verdict) else a for a in answers]
 
 
 async def test_an_outcome_delivered_twice_changes_nothing(tmp_path: Path) -> None:

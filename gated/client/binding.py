@@ -1,0 +1,56 @@
+"""A function's arguments as a call's arguments, and back: one JSON object that a policy can speak of by name.
+
+Positional arguments take their parameters' names and defaults are filled in, so that what a rule looks for is always there.
+Surplus positional arguments are a list under the name of the `*` parameter, surplus keywords stand beside the others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from inspect import BoundArguments, Parameter, isasyncgenfunction, isgeneratorfunction, signature
+from typing import Any
+
+
+def guardable(function: Callable[..., Any]) -> None:
+    """Raises `TypeError` for a generator: its body runs after the call would have been reported as done."""
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise TypeError(f"`{name_of(function)}` is a generator: guard the function that consumes it")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "tool"))
+
+
+def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments. Raises `TypeError` where the function does not take these."""
+    known = signature(function)
+    bound = known.bind(*args, **kwargs)
+    bound.apply_defaults()
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = known.parameters[name].kind
+        if kind is Parameter.VAR_KEYWORD:
+            if taken := sorted(value.keys() & known.parameters.keys()):
+                raise TypeError(f"the keyword `{taken[0]}` has the name of another parameter: a policy could not tell them apart")
+            found.update(value)
+        else:
+            found[name] = list(value) if kind is Parameter.VAR_POSITIONAL else value
+    return found
+
+
+def apply(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call the function with a call's arguments. Raises `TypeError` where it does not take these."""
+    known, rest = signature(function), dict(arguments)
+    bound: OrderedDict[str, Any] = OrderedDict()
+    for name, parameter in known.parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            bound[name], rest = rest, {}
+        elif name in rest:
+            bound[name] = rest.pop(name)
+            if parameter.kind is Parameter.VAR_POSITIONAL and not isinstance(bound[name], list | tuple):
+                raise TypeError(f"`{name}` of `{name_of(function)}` must be a list")
+    if rest:
+        raise TypeError(f"`{name_of(function)}` takes no argument `{min(rest)}`")
+    whole = BoundArguments(known, bound)
+    return function(*whole.args, **whole.kwargs)

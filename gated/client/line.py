@@ -1,0 +1,117 @@
+"""The connection of an agent to the bus: one long-lived subscription, never given up.
+
+The NATS client reconnects by itself, but a server's error (a revoked password, a full server) closes it for good; then a new one
+is made. What the server refuses is heard only by the error callback, and told on with the subject that it is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from gated.client.errors import GateUnavailable
+from gated.shell.nats_client import SturdyClient
+
+REDIAL: Final = 0.5  # seconds between two attempts to make a new connection
+_DENIED: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
+
+
+class Ears(NamedTuple):
+    """Who is told: of messages, of a (re)connection, and of what the server refused: `publish` or `subscription`, and where."""
+
+    hear: Callable[[Msg], Awaitable[None]]
+    back: Callable[[], None]
+    denied: Callable[[str, str, str], None]
+
+
+class Line:
+    """Opened once; afterwards it is connected or trying to be, until it is closed."""
+
+    def __init__(self, url: str, subject: str, ears: Ears, options: dict[str, Any]) -> None:
+        self._url, self._subject, self._ears, self._options = url, subject, ears, options
+        self._client: Client = SturdyClient()
+        self._lost = asyncio.Event()
+        self._redialling: asyncio.Task[None] | None = None
+        self._errors: list[str] = []
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._client.is_connected)
+
+    @property
+    def max_payload(self) -> int:
+        return int(self._client.max_payload)
+
+    async def open(self, timeout: float) -> None:
+        """Raises `GateUnavailable` where no connection can be made in `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):  # with endless reconnection the client would try for ever to connect at first
+                await self._dial()
+        except (NatsError, OSError, TimeoutError) as error:
+            await self._client.close()
+            why = "".join(self._errors) or str(error) or f"no answer within {timeout:g}s"
+            raise GateUnavailable(f"cannot connect to `{self._url}`: {why}") from error
+        self._redialling = asyncio.create_task(self._redial())
+
+    async def close(self) -> None:
+        if self._redialling is not None:
+            self._redialling.cancel()
+        await self._client.close()
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Publish where there is a connection; without one nothing is kept for later, since callers publish again."""
+        if self.connected:
+            try:
+                await self._client.publish(subject, data, headers=headers)
+            except NatsError as error:
+                if self.connected:
+                    raise GateUnavailable(f"the bus is out of reach: {error}") from error
+
+    async def _dial(self) -> None:
+        client = self._client = SturdyClient()
+        await client.connect(
+            self._url,
+            name=f"gated {self._subject.rpartition('.')[2]}",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
+            ping_interval=5,
+            max_outstanding_pings=2,
+            error_cb=self._failed,
+            reconnected_cb=self._reconnected,
+            closed_cb=self._closed,
+            **self._options,
+        )
+        await client.subscribe(self._subject, cb=self._ears.hear)
+        await client.flush()
+
+    async def _redial(self) -> None:
+        """Make a new connection whenever the client closed the old one for good."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            try:
+                async with asyncio.timeout(10):
+                    await self._dial()
+                self._ears.back()
+            except (NatsError, OSError, TimeoutError):
+                await self._client.close()
+                await asyncio.sleep(REDIAL)
+                self._lost.set()
+
+    async def _reconnected(self) -> None:
+        self._ears.back()
+
+    async def _closed(self) -> None:
+        self._lost.set()
+
+    async def _failed(self, error: Exception) -> None:
+        self._errors[:] = [str(error)]
+        found = _DENIED.search(str(error))
+        if found is not None:
+            self._ears.denied(found[1].lower(), found[2], str(error))
