@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from gated.core.order.patterns import PatternError, compile_pattern
 from gated.core.policy import Policy, PolicyEntry
 from gated.core.scenario import Result, run_document
 from gated.documents import Document
-from gated.shell.policies import read_document, read_policy
+from gated.shell.policies import load_document, read_document, read_policy
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
 
@@ -65,7 +66,7 @@ def run_scenarios(
     async def work() -> list[Result]:
         results: list[Result] = []
         for file in files:
-            for result in run_document(read_document(file), lambda name, file=file: _beside(file, name), seed):  # type: ignore[misc]
+            for result in run_document(read_document(file), partial(_beside, file), seed, load_document):
                 results.append(msgspec.structs.replace(result, file=str(file)))
                 if json_:
                     say_json(results[-1])

@@ -10,6 +10,7 @@ from msgspec import Struct
 from gated.core.order import lint as order
 from gated.core.order.machines import Machine
 from gated.core.policy import Policy, Profile
+from gated.core.stages import dcbf
 from gated.core.stages.dfa import TERMINAL
 from gated.events import Phase
 
@@ -56,6 +57,11 @@ def _profile(policy: Policy, profile: Profile) -> Iterator[Advice]:
     for phase in Phase:
         if "dfa" in stages and phase not in profile.dfa.paths and phase not in TERMINAL and phase is not Phase.IDLE:
             yield Advice(about, f"no path leads from {phase} to ACTING: calls are denied there")
+    if "dcbf" in stages:
+        for barrier in dcbf.unsafe_at_start(profile.dcbf, profile.name):
+            yield Advice(
+                about, f"barrier `{barrier}` is below 0, or raises, on a run that has done nothing: every call is denied"
+            )
     if "order" in stages:
         for machine in profile.machines.machines:
             yield from _first_tool(about, profile, machine)

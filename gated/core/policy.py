@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Meta, Struct
 from gated import canonical
 from gated.core import tickets
 from gated.core.barriers.entries import DcbfEntry
+from gated.core.barriers.own import Functions
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.scope import DataScope, Resources, compile_scope
@@ -153,12 +155,15 @@ def load_text(text: str | bytes, file: str) -> Policy:
     return load(parse_document(text, file=file))
 
 
-def load(document: Document) -> Policy:
-    """Compile a policy. Raises `DocumentError` with the file and line of what is wrong."""
+def load(document: Document, functions: Functions = MappingProxyType({})) -> Policy:
+    """Compile a policy. Raises `DocumentError` with the file and line of what is wrong.
+
+    `functions` are those that its barriers in Python name.
+    """
     _refuse_unbuilt(document)
     entry = decode(document, PolicyEntry)
     text = canonical.encode(document.data)
-    compiler = _Compiler(document, entry)
+    compiler = _Compiler(document, entry, functions)
     agents = {AgentId(name): compiler.profile(name) for name in entry.agents}
     return Policy(
         digest=hashlib.sha256(text).hexdigest(),
@@ -206,8 +211,9 @@ T = TypeVar("T")
 class _Compiler:
     """Compiles the parts of one document, naming the place of whatever does not compile."""
 
-    def __init__(self, document: Document, entry: PolicyEntry) -> None:
+    def __init__(self, document: Document, entry: PolicyEntry, functions: Functions) -> None:
         self._document = document
+        self._functions = functions
         self._entry = entry
         self._base = self._machines(("machines",), entry.machines)
         self._contracts = self.at(("contracts",), contracts.compile_contracts, entry.contracts)
@@ -303,7 +309,7 @@ class _Compiler:
         )
 
     def _dcbf(self, entry: DcbfEntry, per_call: int) -> dcbf.DcbfRules:
-        return dcbf.compile_dcbf(entry, self._outbound, per_call)
+        return dcbf.compile_dcbf(entry, self._outbound, per_call, self._functions)
 
     def _machines(self, path: Path, entries: Iterable[MachineEntry]) -> dict[str, Machine]:
         found: dict[str, Machine] = {}

@@ -24,7 +24,10 @@ from gated.events import Phase
 
 
 class View(Struct, frozen=True):
-    """A run without what is in flight. `recent` is (tool, status, digest), newest last; `at` in µs."""
+    """A run without what is in flight. `recent` is (tool, status, digest), newest last; `at` in µs.
+
+    For barriers all of it counts what is in flight, too; a barrier in Python is handed one.
+    """
 
     agent: str
     phase: Phase
@@ -36,6 +39,10 @@ class View(Struct, frozen=True):
     failed: bool
     recent: tuple[tuple[str, str, str], ...]
     at: int
+
+    @property
+    def cost_usd(self) -> float:
+        return self.cost_microusd / 1_000_000
 
 
 Fields = tuple[str, ...] | None
@@ -77,7 +84,7 @@ _RUN: Final[Mapping[str, Callable[[View], Any]]] = {
     "phase": lambda view: str(view.phase),
     "step_count": lambda view: view.step_count,
     "counts": lambda view: view.counts,
-    "cost_usd": lambda view: view.cost_microusd / 1_000_000,
+    "cost_usd": lambda view: view.cost_usd,
     "task": lambda view: view.task,
     "labels": lambda view: view.labels,
     "failed": lambda view: view.failed,

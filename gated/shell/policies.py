@@ -11,6 +11,7 @@ from typing import Final
 from gated.core import policy as core
 from gated.core.policy import Policy
 from gated.documents import Document, DocumentError, merge_documents, parse_document
+from gated.shell.barriers import FunctionMissing, complete, stored_functions
 
 ENDINGS: Final = (".yaml", ".yml", ".json")
 
@@ -34,4 +35,21 @@ def _read(path: Path) -> Document:
 
 def read_policy(path: Path) -> Policy:
     """Raises `DocumentError`."""
-    return core.load(read_document(path))
+    return load_document(read_document(path))
+
+
+def load_document(document: Document) -> Policy:
+    """A policy as a person wrote it, with what it names from outside. Raises `DocumentError`."""
+    return core.load(*complete(document))
+
+
+def load_stored(text: bytes, digest: str, *, lenient: bool) -> Policy:
+    """A policy out of a log. Raises `DocumentError` where it needs a function that is not installed here.
+
+    `lenient`: such a function denies when it is called instead, so that a daemon goes on with every other run.
+    """
+    document = parse_document(text, file=f"policy {digest[:12]} of the log.json")
+    try:
+        return core.load(document, stored_functions(document.data, lenient=lenient))
+    except FunctionMissing as error:
+        raise DocumentError(document.file, 1, str(error)) from error

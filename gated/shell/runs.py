@@ -44,6 +44,7 @@ from gated.shell import faults
 from gated.shell.bus import Input
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.open_tickets import OpenTickets
+from gated.shell.policies import load_stored
 
 BATCH: Final = 256  # inputs that are decided and committed in one go
 QUEUE: Final = 2  # batches between deciding and committing
@@ -249,7 +250,7 @@ class Runs:
             return
         text = await self.log.policy(digest)
         if text is not None:
-            policy = load_stored(text, digest)
+            policy = load_stored(text, digest, lenient=True)
             self.registry = Registry(self.registry.current, {**self.registry.known, digest: policy})
 
     # --- committing and publishing -----------------------------------------------------------------------------------
@@ -450,10 +451,3 @@ class Runs:
 def _repeats(replies: Sequence[Reply]) -> bool:
     """Whether an input's answers are verdicts that the state knows the records of."""
     return bool(replies) and all(isinstance(reply, Repeat) for reply in replies)
-
-
-def load_stored(text: bytes, digest: str) -> Policy:
-    """A policy out of the log."""
-    from gated.core.policy import load_text
-
-    return load_text(text, file=f"policy {digest[:12]} of the log.json")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gated.core.policy import load_text
+from gated.core.policy import load, load_text
 from gated.core.scenario import runner, steps
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, ScenarioFile
 from gated.core.scenario.world import Entry, World
@@ -67,8 +68,9 @@ def logs_of(file: Path) -> Iterator[tuple[str, list[Entry]]]:
 
     document = parse_document(file.read_bytes(), file=str(file))
     entry = decode(document, ScenarioFile)
-    policy = runner._policy(document, entry.policy, read)
+    policy_of = partial(runner._policy, document, read, load)
+    policy = policy_of(entry.policy)
     for position, scenario in enumerate(entry.scenarios):
-        play = runner._Play(document, position, scenario, read, policy, 0)
+        play = runner._Play(document, position, scenario, policy_of, policy, 0)
         play.run()
         yield scenario.name, play.world.log

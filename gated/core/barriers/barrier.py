@@ -130,11 +130,11 @@ def exact(*amounts: Amount | str) -> tuple[int, tuple[int, ...]]:
 
 def fine(value: object) -> int:
     """A number in units of 10^-9, rounded down. Raises `ValueError` for what is no finite number."""
-    if value.__class__ is int:
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value) * FINE
     if not isinstance(value, float) or not math.isfinite(value):
         raise ValueError("the value of a barrier is not a finite number")
-    return int(Decimal(repr(value)).scaleb(9).to_integral_value(ROUND_FLOOR))
+    return int(Decimal(float.__repr__(value)).scaleb(9).to_integral_value(ROUND_FLOOR))
 
 
 def fine_margin(margin: Amount) -> int:

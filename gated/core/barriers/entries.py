@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -56,13 +56,18 @@ class CounterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class BarrierEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An added barrier, of exactly one kind: `counter` or `expr`.
+    """An added barrier, of exactly one kind: `counter`, `expr` or `python`.
 
-    `margin` is subtracted from its value; `weight` counts in the composite only.
+    `margin` is subtracted from its value; `weight` counts in the composite only. `python` names an entry point of the group
+    `gated.barriers`, called with the run and `params`; `provided_by` is the package and version that must offer it, filled
+    in where the policy does not say it.
     """
 
     counter: CounterEntry | None = None
     expr: str | None = None
+    python: str | None = None
+    params: dict[str, Any] = {}
+    provided_by: str | None = None
     weight: Share = 1.0
     margin: Amount = 0.0
     scope: Scope = "run"

@@ -5,24 +5,36 @@ An author's function is handed the run as it is and as it would be. What raises,
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
 from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin
 from gated.core.barriers.entries import BarrierEntry
 from gated.core.barriers.standard import counter
 from gated.core.expressions import ExpressionError
 from gated.core.history import Tally
-from gated.core.runview import compile_barrier
+from gated.core.runview import View, compile_barrier
 
-KINDS = ("counter", "expr")
+KINDS: Final = ("counter", "expr", "python")
+Functions = Mapping[str, Callable[..., Any]]
 
 
-def own(name: str, entry: BarrierEntry) -> Barrier:
-    """Raises `BarrierError` with the path of the mistake inside the entry."""
+def own(name: str, entry: BarrierEntry, functions: Functions) -> Barrier:
+    """Raises `BarrierError` with the path of the mistake inside the entry. `functions` are those that `python` may name."""
     given = [kind for kind in KINDS if getattr(entry, kind) is not None]
     if len(given) != 1:
         named = " and ".join(f"`{kind}`" for kind in given) or "nothing"
         raise BarrierError(f"barrier `{name}` has {named}: give exactly one of {', '.join(f'`{k}`' for k in KINDS)}")
+    for key in ("params", "provided_by"):
+        if getattr(entry, key) and entry.python is None:
+            raise BarrierError(f"`{key}` of barrier `{name}` belongs to `python`", key)
     if entry.counter is not None:
         return counter(name, entry, entry.counter)
+    if entry.python is not None:
+        return _function(name, entry, entry.python, functions)
     return _expression(name, entry, entry.expr or "")
 
 
@@ -31,12 +43,33 @@ def _expression(name: str, entry: BarrierEntry, text: str) -> Barrier:
         compiled = compile_barrier(text)
     except ExpressionError as error:
         raise BarrierError(str(error), "expr") from error
-    margin, thread, function = fine_margin(entry.margin), entry.scope == "thread", compiled.value
+    return _of_view(name, entry, compiled.value, compiled.reads("recent"))
+
+
+def _function(name: str, entry: BarrierEntry, wanted: str, functions: Functions) -> Barrier:
+    function, params = functions.get(wanted), entry.params
+    if function is None:
+        raise BarrierError(f"the function of the barrier `{wanted}` is not at hand", "python")
+    try:
+        inspect.signature(function).bind(None, **params)
+    except (TypeError, ValueError) as error:
+        raise BarrierError(f"the barrier `{wanted}` does not take these `params`: {error}", "params") from error
+
+    def value(view: View) -> object:
+        try:
+            return function(replace(view, labels=dict(view.labels)), **params)
+        except SystemExit as error:  # a crash like any other, which must not end the daemon
+            raise BarrierError(f"the barrier `{wanted}` wanted to exit") from error
+
+    return _of_view(name, entry, value, recent=True)
+
+
+def _of_view(name: str, entry: BarrierEntry, function: Callable[[View], object], recent: bool) -> Barrier:
+    margin, thread = fine_margin(entry.margin), entry.scope == "thread"
 
     def value(state: BarrierState) -> int:
         return fine(function(state.seen(thread))) - margin
 
-    recent = compiled.reads("recent")
     return Barrier(name, value, never_clear, FINE, thread, float(entry.weight), sees=True, recent=recent)
 
 

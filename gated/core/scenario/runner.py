@@ -25,6 +25,8 @@ from gated.events import AbortRequested, AgentId, CallId, Finding, FinishRequest
 from gated.units import parse_duration
 
 Read = Callable[[str], Document]
+Load = Callable[[Document], Policy]
+Named = str | dict[str, Any]  # a policy beside the file, or the policy itself
 
 
 class Failure(Struct, frozen=True):
@@ -47,23 +49,24 @@ class Result(Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
 
 
-def run_document(document: Document, read: Read, seed: int = 0) -> Iterator[Result]:
-    """Run every scenario of a file. `read` reads a policy file that it names. Raises `DocumentError`."""
+def run_document(document: Document, read: Read, seed: int = 0, load: Load = policies.load) -> Iterator[Result]:
+    """Run every scenario of a file. `read` reads a policy file that it names, `load` compiles it. Raises `DocumentError`."""
     entry = decode(document, ScenarioFile)
-    loaded = _policy(document, entry.policy, read)
+    policy_of = partial(_policy, document, read, load)
+    loaded = policy_of(entry.policy)
     for position, scenario in enumerate(entry.scenarios):
-        play = _Play(document, position, scenario, read, loaded, seed)
+        play = _Play(document, position, scenario, policy_of, loaded, seed)
         failures = tuple(play.run())
         yield Result(document.file, scenario.name, not failures, seed, failures)
 
 
-def _policy(document: Document, value: str | dict[str, Any], read: Read) -> Policy:
+def _policy(document: Document, read: Read, load: Load, value: Named) -> Policy:
     """The policy of a path beside the file, or of the mapping itself (errors then name the scenario file)."""
     if isinstance(value, str):
-        return policies.load(read(value))
+        return load(read(value))
     text = canonical.encode(value)
     try:
-        return policies.load(parse_document(text, file=f"{document.file} (policy).json"))
+        return load(parse_document(text, file=f"{document.file} (policy).json"))
     except DocumentError as error:
         raise DocumentError(document.file, document.line(("policy",)), f"in the policy: {error.message}") from error
 
@@ -73,8 +76,16 @@ class _Stop(Exception):
 
 
 class _Play:
-    def __init__(self, document: Document, position: int, entry: ScenarioEntry, read: Read, policy: Policy, seed: int) -> None:
-        self.document, self.position, self.read, self.seed = document, position, read, seed
+    def __init__(
+        self,
+        document: Document,
+        position: int,
+        entry: ScenarioEntry,
+        policy_of: Callable[[Named], Policy],
+        policy: Policy,
+        seed: int,
+    ) -> None:
+        self.document, self.position, self.policy_of, self.seed = document, position, policy_of, seed
         self.entry = self._named(entry)
         self.world = World(policy)
         self.failures: list[Failure] = []
@@ -204,7 +215,7 @@ class _Play:
     def _bind(self, step: StepEntry) -> list[Any]:
         assert step.policy is not None
         world = self.world
-        world.bind(_policy(self.document, step.policy, self.read))
+        world.bind(self.policy_of(step.policy))
         if not step.now:
             return []
         return world.observe(PolicyBound(Sender("operator", "scenario"), world.current.digest))

@@ -11,17 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
 
 from gated.core.barriers.barrier import Barrier, BarrierError, BarrierState, as_number, exact, successor
 from gated.core.barriers.entries import DEFAULT_NAMES, DcbfEntry
-from gated.core.barriers.own import own
+from gated.core.barriers.own import Functions, own
 from gated.core.barriers.standard import standard
 from gated.core.call import Call
 from gated.core.history import Tally
-from gated.events import Breach, Finding
+from gated.core.runview import View
+from gated.events import Breach, Finding, Phase
 
 STAGE: Final = "dcbf"
 
@@ -42,8 +44,13 @@ class DcbfRules(Struct, frozen=True):
     recent: bool  # some barrier reads the newest calls
 
 
-def compile_dcbf(entry: DcbfEntry, outbound: Iterable[str], per_call_microusd: int) -> DcbfRules:
-    """Raises `BarrierError` with the path of the mistake inside `dcbf`. `outbound` are the tools that the policy marks so."""
+def compile_dcbf(
+    entry: DcbfEntry, outbound: Iterable[str], per_call_microusd: int, functions: Functions = MappingProxyType({})
+) -> DcbfRules:
+    """Raises `BarrierError` with the path of the mistake inside `dcbf`.
+
+    `outbound` are the tools that the policy marks so, `functions` those that its barriers in Python name.
+    """
     barriers = standard(entry, outbound)
     for name in entry.remove:
         if name not in DEFAULT_NAMES:
@@ -52,7 +59,7 @@ def compile_dcbf(entry: DcbfEntry, outbound: Iterable[str], per_call_microusd: i
         barriers.pop(name, None)
     for name, added in entry.barriers.items():
         try:
-            barriers[name] = own(name, added)
+            barriers[name] = own(name, added, functions)
         except ValueError as error:
             raise BarrierError(str(error), "barriers", name, *getattr(error, "path", ())) from error
     scale, (kappa,) = exact(entry.kappa)
@@ -148,3 +155,11 @@ def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], 
         "violation_rate": violations / checks if checks else 0.0,
         "forward_invariant": violations == 0,
     }
+
+
+def unsafe_at_start(rules: DcbfRules, agent: str) -> tuple[str, ...]:
+    """The barriers that a run without calls, task and labels is already outside of."""
+    nothing = Tally(0)
+    view = View(agent, Phase.IDLE, 0, nothing.counts, 0, None, {}, False, (), 0)
+    state = BarrierState(nothing, nothing, view)
+    return tuple(barrier.name for barrier in rules.barriers if barrier.of(state) < 0)

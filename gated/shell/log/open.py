@@ -8,10 +8,11 @@ from pathlib import Path
 
 import anyio
 
-from gated.core.policy import Policy, load_text
+from gated.core.policy import Policy
 from gated.shell.log import LogUnavailable
 from gated.shell.log.jsonl import JsonlLog, open_export
 from gated.shell.log.sqlite import SqliteLog, open_for_reading
+from gated.shell.policies import load_stored
 
 Readable = SqliteLog | JsonlLog
 
@@ -30,5 +31,5 @@ async def open_log(name: str) -> AsyncIterator[Readable]:
 
 
 async def policies_of(log: Readable) -> dict[str, Policy]:
-    """The compiled policies of a log, by digest."""
-    return {d: load_text(text, file=f"policy {d[:12]} of the log.json") for d, text in (await log.policies()).items()}
+    """The compiled policies of a log, by digest. Raises `DocumentError` where one needs what is not installed here."""
+    return {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
