@@ -68,6 +68,7 @@ class Bus:
         self._prefix = ""
         self._expected = 1
         self._outstanding = 0
+        self._position = 0
         self._heard = anyio.current_time()
         self._rewinding = anyio.Event()
         self._stopped = False
@@ -142,6 +143,7 @@ class Bus:
                 self._rewinding.set()
             return
         self._expected += 1
+        self._position = max(self._position, stored.position)
         self._on_input(
             Input(
                 message.subject,
@@ -155,6 +157,23 @@ class Bus:
         )
         if self._outstanding < PULL // 2:
             await self._pull()
+
+    async def caught_up(self) -> None:
+        """Wait until every input that is stored by now was taken. A deadline waits for it: it must not overtake an answer that
+        was in time, and lay in the stream while the daemon or the bus was away."""
+        jetstream, newest = self.client.jetstream(timeout=5.0), 0
+        while True:
+            try:
+                newest = newest or (await jetstream.stream_info(wire.STREAM)).state.last_seq
+                consumer = await jetstream.consumer_info(wire.STREAM, CONSUMER)
+                delivered, floor = consumer.delivered, consumer.ack_floor
+                reached = max(self._position, floor.stream_seq if floor else 0)
+                if reached >= newest or (not consumer.num_pending and (delivered.stream_seq if delivered else 0) <= reached):
+                    return
+                await anyio.sleep(0.02)
+            except (NatsError, TimeoutError, OSError) as error:
+                log.warning("cannot ask for what is stored, deadlines wait", error=str(error) or type(error).__name__)
+                await anyio.sleep(0.5)
 
     def _status(self, headers: dict[str, str]) -> None:
         """A pull ended: what it did not bring is no longer outstanding."""

@@ -119,7 +119,10 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     async def acknowledge(ack: str) -> None:
         await holder[0].acknowledge(ack)
 
-    runs = Runs(event_log, policy, Outlet(publish, acknowledge, settings.prefix), settings.decide)
+    async def caught_up() -> None:
+        await holder[0].caught_up()
+
+    runs = Runs(event_log, policy, Outlet(publish, acknowledge, settings.prefix, caught_up), settings.decide)
     holder.append(bus.Bus(client, runs.take, runs.room))
     return Daemon(runs, holder[0], settings)
 

@@ -112,6 +112,7 @@ class Outlet(NamedTuple):
     publish: Publish
     acknowledge: Callable[[str], Awaitable[None]]
     prefix: str = wire.PREFIX
+    caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
 
 
 class Runs:
@@ -425,10 +426,15 @@ class Runs:
                 self._sooner.set()
 
     async def _keep_time(self, scope: anyio.CancelScope) -> None:
-        """Tell a run when one of its deadlines has come; whether anything follows is the core's to say."""
+        """Tell a run when one of its deadlines has come; whether anything follows is the core's to say.
+
+        INVARIANT: what was stored before a deadline is said before it, also where it lay in the stream meanwhile.
+        """
         with scope:
             while True:
                 now = time.time_ns() // 1000
+                if self._deadlines and self._deadlines[0][0] <= now and self.outlet.caught_up is not None:
+                    await self.outlet.caught_up()
                 while self._deadlines and self._deadlines[0][0] <= now:
                     due, thread, run = heapq.heappop(self._deadlines)
                     if self._armed.get((thread, run)) == due:

@@ -8,14 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
-from nats.aio.client import Client
 
 from gated import client, wire
-from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Rejected, Run, Suspended, Verdict
+from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Run, Verdict
 from gated.client import question as question_module
 from gated.core.state import RunState
-from gated.events import RunId, Sender, ThreadId
-from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
+from gated.events import RunId, ThreadId
+from shell.live import Live, daemon_on, decided, gate, server, write_policy
 
 
 @asynccontextmanager
@@ -195,44 +194,6 @@ async def test_an_ended_run_takes_no_more_calls(tmp_path: Path) -> None:
     async with worker_run(tmp_path) as (_, run):
         assert (await run.finish()).status == "complete"
         assert (await run.check("read")).decision == "deny"
-
-
-# --- people ---------------------------------------------------------------------------------------------------------------
-
-
-async def answer(bob: Client, verdict: Verdict, decision: Any) -> None:
-    assert verdict.ticket is not None
-    said = wire.Resolution(ticket=verdict.ticket, decision=decision, decision_id="d", args_sha256=verdict.args_sha256)
-    await tell(bob, Sender("approver", "bob"), "r", said)
-
-
-@pytest.mark.parametrize("decision", ["approve", "reject"])
-async def test_a_waiting_check_ends_with_what_a_person_said(tmp_path: Path, decision: str) -> None:
-    async with gate(tmp_path) as live, live.bus.agent("payer") as payer, live.bus.user("approver", "bob") as bob:
-        run = payer.run(run="r")
-        with pytest.raises(Suspended) as caught:
-            await run.call("refund", {"amount": 1}, lambda amount: amount)
-        assert caught.value.verdict.ticket
-
-        final: list[Verdict] = []
-
-        async def wait() -> None:
-            final.append(await run.check("refund", {"amount": 2}, call="c", wait=True))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            suspended = await first_of(live, "c")
-            await answer(bob, suspended, decision)
-    assert final[0].decision == ("allow" if decision == "approve" else "deny")
-    assert decision == "approve" or isinstance(client.errors.error_of(final[0]), Rejected)
-
-
-async def first_of(live: Live, call: str) -> Verdict:
-    """The suspension of a call, asked for as another connection of the agent would."""
-    with anyio.fail_after(5):
-        while not (made := (await decided(live.log)).get(call)):  # noqa: ASYNC110 (nothing tells when)
-            await anyio.sleep(0.02)
-    return wire.verdict(made[0], "", 0, 0)
 
 
 # --- no gate, no tool -----------------------------------------------------------------------------------------------------
