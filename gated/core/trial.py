@@ -74,7 +74,7 @@ def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
 
 
 def decide_call(
-    policy: Policy,
+    registry: Registry,
     state: ThreadState,
     run_id: RunId,
     plea: Plea,
@@ -83,9 +83,9 @@ def decide_call(
     lifted: frozenset[str] = frozenset(),
 ) -> Judged:
     """The verdict on one call of an open run. `lifted` are the sources of asks that people have answered."""
-    turn = Turn(bound(policy), state, run_id, at)
+    turn = Turn(registry, state, run_id, at)
     barred = may_speak(turn, agent)
-    if barred is None and agent not in policy.agents:
+    if barred is None and agent not in turn.policy().agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
         return Judged(plea, _denial(plea, *barred))
@@ -99,10 +99,10 @@ def decide_call(
 
 
 def decide_atomic(
-    policy: Policy, state: ThreadState, run_id: RunId, intents: IntentsReceived, at: int
+    registry: Registry, state: ThreadState, run_id: RunId, intents: IntentsReceived, at: int
 ) -> dict[CallId, CallDecided]:
     """The verdicts on an atomic batch of an open run, by call."""
-    turn = Turn(bound(policy), state, run_id, at)
+    turn = Turn(registry, state, run_id, at)
     batches.receive_atomic(turn, intents)
     return {decision.call: decision for decision in turn.decisions if isinstance(decision, CallDecided)}
 

@@ -51,8 +51,8 @@ class WhatIf:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._watched = trial.observed(policy)
-        self._registry = trial.bound(self._watched)
+        self.tried = trial.bound(policy)
+        self._registry = trial.bound(trial.observed(policy))
         self._states: dict[ThreadId, ThreadState] = {}
         self._barred: dict[tuple[ThreadId, RunId], tuple[str, str]] = {}
         self._tickets: dict[str, TicketOpened] = {}
@@ -116,7 +116,7 @@ class _Step:
 
     def _opened(self, opened: RunOpened) -> None:
         whatif, body = self.whatif, self.body
-        turn = Turn(trial.bound(whatif.policy), self.state, body.run, body.at)
+        turn = Turn(whatif.tried, self.state, body.run, body.at)
         barred = calls.may_open(turn, opened.agent, by_operator=body.observation.by.role == "operator")
         if barred is not None:
             whatif._barred[(body.thread, body.run)] = barred
@@ -134,7 +134,7 @@ class _Step:
             blind = [name for name in touched if reads_results(machines.by_name[name])]
             self.whatif._blind.update((self.body.thread, name) for name in blind)
         what = (settled.call, settled.status, content, facts, settled.cost_microusd, settled.tokens)
-        acted = Turn(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.at)
+        acted = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
         outcomes.settle(acted, *what, lapsed=settled.lapsed)
         self._fail(next((d.reason for d in acted.decisions if isinstance(d, RunEnded)), None))
         outcomes.settle(turn, *what, lapsed=settled.lapsed)
@@ -163,7 +163,7 @@ class _Step:
         """The call ran: it takes its place in history, under the rules on trial or in spite of them."""
         whatif, body = self.whatif, self.body
         agent = self.state.runs[body.run].agent
-        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at, lifted)
+        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at, lifted)
         if judged.decided.admission is None:
             turn = Turn(whatif._registry, self.state, body.run, body.at)
             judged = calls.judge_by_pipeline(turn, plea, frozenset())
@@ -202,11 +202,11 @@ class _Step:
         observation = body.observation
         if isinstance(observation, IntentsReceived) and observation.mode == "atomic":
             if self.atomic is None:
-                self.atomic = trial.decide_atomic(whatif.policy, self.state, body.run, observation, body.at)
+                self.atomic = trial.decide_atomic(whatif.tried, self.state, body.run, observation, body.at)
             return _verdict(self.atomic.get(plea.id, decided))
         if failed := whatif._failed.get((body.thread, body.run)):
             return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
-        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at)
+        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         self._fail(None if judged.ends is None else judged.ends.reason)
         return _verdict(judged.decided)
 
@@ -215,7 +215,7 @@ class _Step:
         observation = self.body.observation
         assert isinstance(observation, IntentsReceived)
         alone = replace(observation, calls=(self.wanted[decided.call],), mode="each")
-        made = step(trial.bound(self.whatif.policy), self.state, self.body.run, alone, self.body.at)
+        made = step(self.whatif.tried, self.state, self.body.run, alone, self.body.at)
         verdicts = [d for d in (*made.decisions, *made.replies) if isinstance(d, CallDecided)]
         return _verdict(verdicts[0] if verdicts else decided)
 
@@ -296,7 +296,7 @@ class _Step:
         agent = self.state.runs[body.run].agent
         wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd)
         plea = trial.plea_of(wanted, call.nesting, len(self.state.runs[body.run].in_flight))
-        judged = trial.decide_call(whatif.policy, self.state, body.run, plea, agent, body.at)
+        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
         void = self._void(judged, ticket)
         recorded = Verdict(decided.decision, decided.stage, decided.code, decided.reason)
@@ -312,7 +312,7 @@ class _Step:
             return f"the call would be denied: {judged.decided.reason}"
         if judged.decided.decision == "allow":
             return None  # nobody need be asked
-        turn = Turn(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.at)
+        turn = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
         opened = waiting.ticket_for(turn, (judged,), atomic=False)
         asked = replace(
             tickets.open_ticket(replace(opened, answers=ticket.answers)), escalated=ticket.ticket in self.whatif._escalated
@@ -333,7 +333,7 @@ class _Step:
         self._apply(decision)
 
     def _end(self) -> str:
-        made = step(trial.bound(self.whatif.policy), self.state, self.body.run, self.body.observation, self.body.at)
+        made = step(self.whatif.tried, self.state, self.body.run, self.body.observation, self.body.at)
         answers = [d for d in made.decisions if isinstance(d, RunAnswered | RunEnded)]
         return answers[0].status if answers else "complete"
 

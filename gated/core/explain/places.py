@@ -1,0 +1,94 @@
+"""Where things stand in a policy's document, and making numbers in it just large enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gated.core.explain.case import Case, Change, Draft, edited, get_at, set_at
+from gated.events import AgentId
+from gated.strict_json import Path, path_text
+
+FARTHEST = 1 << 50
+MICRO = 1_000_000
+
+
+def agent_path(draft: Draft, agent: AgentId, key: str) -> Path:
+    """Where an agent's setting stands: its own, else the default's, else where its own would."""
+    if key not in (get_at(draft.data, ("agents", str(agent))) or {}) and key in (draft.data.get("defaults") or {}):
+        return ("defaults", key)
+    return ("agents", str(agent), key)
+
+
+def machine_path(draft: Draft, agent: AgentId, name: str) -> Path | None:
+    """Where a machine is declared: among the base machines or by the agent."""
+    for path in (("machines",), agent_path(draft, agent, "machines")):
+        for position, entry in enumerate(get_at(draft.data, path) or ()):
+            if isinstance(entry, dict) and entry.get("name") == name:
+                return (*path, position)
+    return None
+
+
+def said(path: Path) -> str:
+    return path_text(path)
+
+
+def change_at(draft: Draft, path: Path, value: Any, text: str, size: float) -> Draft | None:
+    """The draft with something else at a place of its policy; None where that does not load."""
+    return edited(draft, set_at(draft.data, path, value), Change("policy", text, size, path, value))
+
+
+def append_at(draft: Draft, path: Path, entry: Any, size: float = 2) -> Draft | None:
+    listed = get_at(draft.data, path) or []
+    shown = entry if isinstance(entry, str) else str(entry).replace("'", "")
+    return change_at(draft, path, [*listed, entry], f"add `{shown}` to `{said(path)}`", size)
+
+
+def without(draft: Draft, path: Path, entries: list[Any], size: float = 3) -> Draft | None:
+    """The draft without some entries of a list."""
+    kept = [entry for entry in get_at(draft.data, path) or [] if entry not in entries]
+    shown = ", ".join(f"`{entry}`" for entry in entries)
+    return change_at(draft, path, kept, f"take {shown} out of `{said(path)}`", size)
+
+
+def least(case: Case, draft: Draft, path: Path, start: float, code: str, unit: int = 1, size: float = 2) -> Draft | None:
+    """The draft with the least number at `path`, in units of 1/`unit`, with which nothing of `code` is found any more."""
+    best: Draft | None = None
+
+    def holds(number: int) -> bool:
+        nonlocal best
+        value: Any = number if unit == 1 else number / unit
+        made = change_at(draft, path, value, f"raise `{said(path)}` to {value:g}" if unit > 1 else _raised(path, value), size)
+        if made is None or not _clear(case, made, code):
+            return False
+        best = made
+        return True
+
+    _bisect(max(0, round(start * unit)), holds)
+    return best
+
+
+def _raised(path: Path, value: int) -> str:
+    return f"raise `{said(path)}` to {value}"
+
+
+def _clear(case: Case, draft: Draft, code: str) -> bool:
+    from gated.core.explain.stages import findings_of
+
+    return all(finding.code != code for finding in findings_of(case, draft))
+
+
+def _bisect(low: int, holds: Callable[[int], bool]) -> None:
+    """Call `holds` last, of those that hold, with the least number above `low`."""
+    step = 1
+    while not holds(low + step):
+        step *= 2
+        if step > FARTHEST:
+            return
+    fails, works = low + step // 2, low + step
+    while works - fails > 1:
+        middle = (fails + works) // 2
+        if holds(middle):
+            works = middle
+        else:
+            fails = middle
