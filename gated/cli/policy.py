@@ -12,6 +12,8 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from gated.cli.diff import diff
+from gated.cli.explain import explain_call
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
 from gated.core.lint import lint
 from gated.core.order.diagram import mermaid, svg
@@ -163,3 +165,7 @@ def diagram(
         target = svg_folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}.svg"
         target.write_text(svg(machine))
         say(f"wrote {target}")
+
+
+app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
+app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)

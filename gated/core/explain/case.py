@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from gated.events import (
 )
 from gated.strict_json import Path
 
+EXPLAINED: Final = RunId("explained")
 Kind = Literal["wait", "arguments", "call", "approval", "policy"]
 
 
@@ -126,7 +127,7 @@ def wanted_case(
     wanted: Wanted,
     *,
     state: ThreadState | None = None,
-    run_id: RunId = RunId("explained"),
+    run_id: RunId = EXPLAINED,
     known: Mapping[str, Policy] | None = None,
     at: int = 0,
 ) -> Case:
@@ -170,7 +171,9 @@ def _note(body: Body, call: str, state: ThreadState, asked: dict[ThreadId, tuple
                 asked[body.thread] = wanted, body.observation.nesting, others
     if isinstance(body.observation, ResolutionReceived) and body.thread in asked:
         wanted, nesting, _ = asked[body.thread]
-        args = next((d.args for d in body.decisions if isinstance(d, CallDecided) and d.call == call and d.args is not None), None)
+        args = next(
+            (d.args for d in body.decisions if isinstance(d, CallDecided) and d.call == call and d.args is not None), None
+        )
         asked[body.thread] = wanted if args is None else replace(wanted, args=args), nesting, others
 
 

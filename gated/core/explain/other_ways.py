@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -13,8 +13,10 @@ from gated.core import calls, outcomes, trial
 from gated.core.explain.case import Case, Change, Draft, get_at
 from gated.core.explain.places import agent_path
 from gated.core.explain.policy_edits import state_of
+from gated.core.explain.stages import findings_of
 from gated.core.fold import apply
 from gated.core.order.machines import Machine, Transition
+from gated.core.pipeline import source_of
 from gated.core.turn import Turn
 from gated.core.verdicts import Plea
 from gated.events import CallId, Finding, RunId, RunOpened, Wanted
@@ -67,11 +69,13 @@ def _waited(case: Case, draft: Draft) -> Draft | None:
 
 
 def _approved(case: Case, draft: Draft) -> Draft | None:
-    asks = trial.sources(case.judge(draft))
+    """People answer every ask that is left."""
+    asks = [finding for finding in findings_of(case, draft) if finding.outcome == "ask"]
     if not asks:
         return None
-    change = Change("approval", "an approval: " + "; ".join(sorted(asks)), 1)
-    return replace(draft, lifted=draft.lifted | asks, changes=(*draft.changes, change))
+    change = Change("approval", "an approval: " + "; ".join(dict.fromkeys(finding.reason for finding in asks)), 1)
+    lifted = draft.lifted.union(map(source_of, asks))
+    return replace(draft, lifted=lifted, changes=(*draft.changes, change))
 
 
 def _new_run(case: Case, draft: Draft) -> Draft | None:
@@ -87,17 +91,25 @@ def _new_run(case: Case, draft: Draft) -> Draft | None:
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _with_args(draft: Draft, args: dict[str, Any], text: str, size: float = 1.5) -> Draft:
+def _with_args(draft: Draft, names: list[str], args: dict[str, Any], text: str) -> Draft | None:
+    """The draft with other arguments; each is changed once."""
+    if any(change.kind == "arguments" and set(change.path) & set(names) for change in draft.changes):
+        return None
     digest = canonical.args_digest(draft.plea.tool, args)
-    change = Change("arguments", text, size, value=args)
+    change = Change("arguments", text, 1.5, tuple(names), args)
     return replace(draft, plea=replace(draft.plea, args=args, args_sha256=digest), changes=(*draft.changes, change))
+
+
+def _set(draft: Draft, key: str, value: Any) -> Draft | None:
+    shown = canonical.encode(value).decode()
+    return _with_args(draft, [key], {**draft.plea.args, key: value}, f"set the argument `{key}` to {shown}")
 
 
 def _keyed(case: Case, draft: Draft, finding: Finding) -> Drafts:
     machine = draft.policy.profile(case.agent).machines.by_name.get(finding.machine or "")
     for field in () if machine is None else machine.key.fields:
         if re.fullmatch(r"[\w-]+", field) and field not in draft.plea.args:
-            yield _with_args(draft, {**draft.plea.args, field: EXAMPLE}, f"give the argument `{field}`")
+            yield _with_args(draft, [field], {**draft.plea.args, field: EXAMPLE}, f"give the argument `{field}`")
 
 
 def _fitting(draft: Draft, finding: Finding) -> Drafts:
@@ -108,11 +120,11 @@ def _fitting(draft: Draft, finding: Finding) -> Drafts:
     properties, args = schema.get("properties") or {}, draft.plea.args
     known = {key: value for key, value in args.items() if key in properties}
     if properties and len(known) < len(args):
-        dropped = ", ".join(f"`{key}`" for key in sorted(args.keys() - known.keys()))
-        yield _with_args(draft, known, f"leave out the argument {dropped}")
+        dropped = sorted(args.keys() - known.keys())
+        shown = ", ".join(f"`{key}`" for key in dropped)
+        yield _with_args(draft, dropped, known, f"leave out the argument {shown}")
     for key, value in _proposed(schema, args):
-        verb = "give" if key not in args else "change"
-        yield _with_args(draft, {**args, key: value}, f"{verb} the argument `{key}` to {canonical.encode(value).decode()}")
+        yield _set(draft, key, value)
 
 
 def _proposed(schema: dict[str, Any], args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -121,6 +133,16 @@ def _proposed(schema: dict[str, Any], args: dict[str, Any]) -> Iterator[tuple[st
             for value in _of(rule, args.get(key)):
                 if key not in args or args[key] != value or type(args[key]) is not type(value):
                     yield key, value
+
+
+_SAMPLES: Final[Mapping[Any, Any]] = {
+    "string": EXAMPLE,
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
 
 
 def _of(rule: dict[str, Any], present: Any) -> Iterator[Any]:
@@ -132,7 +154,8 @@ def _of(rule: dict[str, Any], present: Any) -> Iterator[Any]:
         yield int(present)
     elif kind == "string" and present is not None:
         yield str(present)
-    yield from {"string": [EXAMPLE], "integer": [1], "number": [1], "boolean": [True], "array": [[]], "object": [{}]}.get(kind, [])
+    if kind in _SAMPLES:
+        yield _SAMPLES[kind]
 
 
 def _inside(case: Case, draft: Draft, finding: Finding) -> Drafts:
@@ -145,7 +168,9 @@ def _inside(case: Case, draft: Draft, finding: Finding) -> Drafts:
         name = re.split(r"[/\\]", value.rstrip("/\\"))[-1] or EXAMPLE
         for folder in folders:
             inside = f"{folder.rstrip('/')}/{name}"
-            yield _with_args(draft, {**draft.plea.args, key: inside}, f"give `{key}` inside `{folder}`, such as `{inside}`")
+            yield _with_args(
+                draft, [key], {**draft.plea.args, key: inside}, f"give `{key}` inside `{folder}`, such as `{inside}`"
+            )
 
 
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
@@ -166,9 +191,7 @@ def _constants(draft: Draft, finding: Finding) -> Drafts:
         near: list[Any] = [near for n in numbers for near in (n, n - 1, n + 1)]
         for value in dict.fromkeys([*near, *_TEXT.findall(text)]):
             if args.get(key) != value or isinstance(args.get(key), bool):
-                verb = "change" if key in args else "give"
-                shown = canonical.encode(value).decode()
-                yield _with_args(draft, {**args, key: value}, f"{verb} the argument `{key}` to {shown}")
+                yield _set(draft, key, value)
 
 
 # --- another call first ----------------------------------------------------------------------------------------------
@@ -176,7 +199,9 @@ def _constants(draft: Draft, finding: Finding) -> Drafts:
 
 def _called(case: Case, draft: Draft, finding: Finding) -> Drafts:
     """A tool that the contract names, run before."""
-    for tool in dict.fromkeys([*_TEXT.findall(_expression(draft, finding)), *re.findall(r"counts\.(\w+)", _expression(draft, finding))]):
+    for tool in dict.fromkeys(
+        [*_TEXT.findall(_expression(draft, finding)), *re.findall(r"counts\.(\w+)", _expression(draft, finding))]
+    ):
         for args in ({}, draft.plea.args):
             yield _after(case, draft, tool, args, "", {})
 
@@ -196,7 +221,12 @@ def _earlier(case: Case, draft: Draft, finding: Finding) -> Drafts:
             yield _along(case, draft, machine, way)
         if len(way) < LONGEST:
             for transition in machine.transitions:
-                if transition.lists(state) and transition.to not in seen and transition.on.exact_tool and transition.status != "error":
+                if (
+                    transition.lists(state)
+                    and transition.to not in seen
+                    and transition.on.exact_tool
+                    and transition.status != "error"
+                ):
                     seen.add(transition.to)
                     ways.append((transition.to, (*way, transition)))
 
@@ -235,5 +265,5 @@ def _after(case: Case, draft: Draft, tool: str, args: dict[str, Any], content: s
     outcomes.settle(turn, plea.id, "success", content, facts, turn.run.in_flight[plea.id].reserved_microusd, 0)
     shown = canonical.encode(args).decode()
     told = "".join([f" that answers `{content}`" if content else "", f" and says `{facts}`" if facts else ""])
-    change = Change("call", f"call `{tool}` with {shown} first{told}", 1.8, value={"tool": tool, "args": args})
+    change = Change("call", f"call `{tool}` with {shown} first{told}", 1.8, (tool,), {"tool": tool, "args": args})
     return replace(draft, state=turn.state, changes=(*draft.changes, change))

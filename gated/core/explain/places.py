@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gated.core.explain.case import Case, Change, Draft, edited, get_at, set_at
+from gated.core.explain.stages import findings_of
 from gated.events import AgentId
 from gated.strict_json import Path, path_text
 
@@ -51,15 +52,15 @@ def without(draft: Draft, path: Path, entries: list[Any], size: float = 3) -> Dr
     return change_at(draft, path, kept, f"take {shown} out of `{said(path)}`", size)
 
 
-def least(case: Case, draft: Draft, path: Path, start: float, code: str, unit: int = 1, size: float = 2) -> Draft | None:
+def least(case: Case, draft: Draft, path: Path, start: float, code: str, unit: int = 1, about: str | None = None) -> Draft | None:
     """The draft with the least number at `path`, in units of 1/`unit`, with which nothing of `code` is found any more."""
     best: Draft | None = None
 
     def holds(number: int) -> bool:
         nonlocal best
         value: Any = number if unit == 1 else number / unit
-        made = change_at(draft, path, value, f"raise `{said(path)}` to {value:g}" if unit > 1 else _raised(path, value), size)
-        if made is None or not _clear(case, made, code):
+        made = change_at(draft, path, value, f"raise `{said(path)}` to {_number(value)}", 2)
+        if made is None or not is_clear(case, made, code, about):
             return False
         best = made
         return True
@@ -68,14 +69,12 @@ def least(case: Case, draft: Draft, path: Path, start: float, code: str, unit: i
     return best
 
 
-def _raised(path: Path, value: int) -> str:
-    return f"raise `{said(path)}` to {value}"
-
-
-def _clear(case: Case, draft: Draft, code: str) -> bool:
-    from gated.core.explain.stages import findings_of
-
-    return all(finding.code != code for finding in findings_of(case, draft))
+def is_clear(case: Case, draft: Draft, code: str, about: str | None = None) -> bool:
+    """Whether nothing of `code` is found, or no breach of the barrier `about`."""
+    found = [finding for finding in findings_of(case, draft) if finding.code == code]
+    if about is None:
+        return not found
+    return all(breach.barrier != about for finding in found for breach in finding.breaches)
 
 
 def _bisect(low: int, holds: Callable[[int], bool]) -> None:
@@ -92,3 +91,7 @@ def _bisect(low: int, holds: Callable[[int], bool]) -> None:
             works = middle
         else:
             fails = middle
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6f}".rstrip("0").rstrip(".")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gated.core.explain.case import Case, Draft, get_at
-from gated.core.explain.places import MICRO, agent_path, append_at, change_at, least, machine_path, said, without
+from gated.core.explain.places import MICRO, agent_path, append_at, change_at, is_clear, least, machine_path, said, without
 from gated.core.order.patterns import compile_pattern
 from gated.core.stages.dcbf import DEFAULT_NAMES, DEFAULT_PAIRS
 from gated.events import AgentId, Breach, Finding
@@ -237,7 +237,9 @@ def _one_barrier(case: Case, draft: Draft, agent: AgentId, breach: Breach) -> Dr
     own = get_at(draft.data, (*path, "barriers", name))
     if own is not None:
         if "counter" in own:
-            yield _raised_barrier(case, draft, (*path, "barriers", name, "counter", "budget"), own["counter"]["budget"], MICRO, breach)
+            yield _raised_barrier(
+                case, draft, (*path, "barriers", name, "counter", "budget"), own["counter"]["budget"], MICRO, breach
+            )
         kept = {key: value for key, value in get_at(draft.data, path)["barriers"].items() if key != name}
         yield change_at(draft, (*path, "barriers"), kept, f"take the barrier `{name}` out of `{said(path)}`", 6)
         return
@@ -254,10 +256,13 @@ def _one_barrier(case: Case, draft: Draft, agent: AgentId, breach: Breach) -> Dr
 def _raised_barrier(
     case: Case, draft: Draft, path: tuple[str | int, ...], start: float, unit: int, breach: Breach
 ) -> Draft | None:
-    """A guess first: the barrier is short of its bound by a known amount."""
+    """By what the barrier is short of its bound; where its condition is not linear, by the least that will do."""
     short = breach.bound - breach.next if breach.now >= 0 else -min(breach.now, breach.next)
     value: Any = round(start + short, 6) if unit > 1 else round(start + short)
-    return change_at(draft, path, value, f"raise `{said(path)}` to {value:g}", 2)
+    made = change_at(draft, path, value, f"raise `{said(path)}` to {value:g}", 2)
+    if made is not None and is_clear(case, made, "dcbf.barrier", breach.barrier):
+        return made
+    return least(case, draft, path, start, "dcbf.barrier", unit, about=breach.barrier)
 
 
 def _unpaired(draft: Draft, path: tuple[str | int, ...]) -> Draft | None:

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from gated.core.explain.case import Case, Change, Draft
 from gated.core.explain.other_ways import other_ways
-from gated.core.explain.policy_edits import policy_edits
 from gated.core.explain.places import agent_path, change_at
+from gated.core.explain.policy_edits import policy_edits
 from gated.core.explain.stages import findings_of
 
 MOST_DRAFTS: Final = 300  # looked at; a policy is compiled for each
@@ -36,8 +36,8 @@ def find_ways(case: Case) -> tuple[Way, ...]:
     looked_at = 0
     while queue and looked_at < MOST_DRAFTS and len(ways) < MOST_WAYS:
         _, _, draft = heapq.heappop(queue)
-        texts = _texts(draft.changes)
-        if texts in seen or any(_texts(way.changes) <= texts for way in ways):
+        texts = frozenset(change.text for change in draft.changes)
+        if texts in seen or any(_places(way.changes) <= _places(draft.changes) for way in ways):
             continue
         seen.add(texts)
         looked_at += 1
@@ -49,13 +49,14 @@ def find_ways(case: Case) -> tuple[Way, ...]:
     return tuple(ways) or _last_resort(case)
 
 
-def _texts(changes: tuple[Change, ...]) -> frozenset[str]:
-    return frozenset(change.text for change in changes)
+def _places(changes: tuple[Change, ...]) -> frozenset[tuple[object, ...]]:
+    """Where they change something: of two ways that differ only in what they put there, the smaller is enough."""
+    return frozenset((change.kind, change.path) for change in changes)
 
 
 def _candidates(case: Case, draft: Draft) -> Iterator[Draft]:
-    """What may answer the first thing that stands in the way: every other must be answered too, in its turn."""
-    findings = findings_of(case, draft)
+    """What may answer the first thing that stands in the way, denials before asks: the others come in their turn."""
+    findings = sorted(findings_of(case, draft), key=lambda finding: finding.outcome == "ask")
     for finding in findings[:1]:
         for found in (*other_ways(case, draft, finding), *policy_edits(case, draft, finding)):
             if found is not None and found.changes != draft.changes:

@@ -1,0 +1,192 @@
+"""`gated policy explain`: why a call got its verdict, stage by stage, and what would have allowed it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from gated import ingress, strict_json
+from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json
+from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
+from gated.core.fold import fold
+from gated.core.policy import Policy
+from gated.core.state import ThreadState
+from gated.documents import Document
+from gated.events import AgentId, Record, RunId, ThreadId, Wanted, unseal
+from gated.shell.log.open import open_log, policies_of
+from gated.shell.policies import read_document, read_policy
+
+COLOURS = {"ok": "green", "warn": "yellow", "ask": "yellow", "deny": "red", "off": "dim"}
+
+PolicyOption = Annotated[Path | None, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
+
+
+def explain_call(
+    log: Annotated[str | None, typer.Option(help="A log: a SQLite file or a .jsonl export.")] = None,
+    run: Annotated[str | None, typer.Option(help="The run; with --call a recorded call, else the state to start from.")] = None,
+    call: Annotated[str | None, typer.Option(help="The recorded call's id.")] = None,
+    policy: PolicyOption = None,
+    agent: Annotated[str | None, typer.Option(help="Who asks; default: the run's agent, or the policy's only one.")] = None,
+    tool: Annotated[str | None, typer.Option(help="The tool of a call that nobody made.")] = None,
+    args: Annotated[str, typer.Option(help="Its arguments, as JSON.")] = "{}",
+    cost: Annotated[float | None, typer.Option(help="Its estimated cost in USD.")] = None,
+    json_: Json = False,
+) -> None:
+    """Say what every stage finds of a call, and the smallest change that would have allowed it.
+
+    A recorded call: --log LOG --run R --call C. One that nobody made: --policy P --tool T --args JSON; with --log and --run
+    it is asked on the state that the run is in.
+    """
+    if (call is None) == (tool is None):
+        fail("name a recorded call (--log, --run, --call) or one that nobody made (--policy, --tool, --args)")
+    document = None if policy is None else run_async(lambda: _document(policy))
+    loaded = None if policy is None else _policy(policy)
+    if call is not None:
+        found = _recorded(log, run, call, loaded)
+    else:
+        found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost))
+    explanation = explain(found)
+    if json_:
+        say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
+    else:
+        _print(found, explanation, document)
+
+
+async def _document(path: Path) -> Document:
+    return read_document(path)
+
+
+def _policy(path: Path) -> Policy:
+    async def work() -> Policy:
+        return read_policy(path)
+
+    loaded: Policy = run_async(work)
+    return loaded
+
+
+def _wanted(tool: str, args: str, cost: float | None) -> Wanted:
+    try:
+        given = strict_json.parse(args.encode())
+    except strict_json.BadJson as error:
+        fail(f"--args: {error}")
+    wanted = ingress.wanted_from({"id": "explained", "tool": tool, "args": given, "parent": None, "cost_usd": cost}, 0)
+    if wanted.refused is not None:
+        fail(f"such a call is refused before any stage, {wanted.refused}: {wanted.why}", NO)
+    return wanted
+
+
+def _records(log: str | None) -> tuple[list[Record], dict[str, Policy]]:
+    if log is None:
+        return [], {}
+
+    async def work() -> tuple[list[Record], dict[str, Policy]]:
+        async with open_log(log) as opened:
+            return [record async for _, record in opened.read_all()], await policies_of(opened)
+
+    found: tuple[list[Record], dict[str, Policy]] = run_async(work)
+    return found
+
+
+def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None) -> Case:
+    if log is None or run is None:
+        fail("a recorded call is named by --log, --run and --call")
+    records, known = _records(log)
+    found = recorded_case(records, known, run, call, policy)
+    if found is None:
+        fail(f"the log has no verdict on call `{call}` of run `{run}`", NO)
+    return found
+
+
+def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent: str | None, wanted: Wanted) -> Case:
+    records, known = _records(log)
+    state = _state(records, known, run)
+    current = None if state is None or run is None else state.runs[RunId(run)]
+    if policy is None and current is not None:
+        policy = known[current.policy]
+    if policy is None:
+        fail("say which policy with --policy, or which run of which log with --log and --run")
+    who = agent or (None if current is None else current.agent) or _only_agent(policy)
+    run_id = RunId(run or "explained")
+    return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known)
+
+
+def _state(records: list[Record], known: dict[str, Policy], run: str | None) -> ThreadState | None:
+    """The thread of a run, as it is at the end of the log."""
+    if run is None:
+        return None
+    threads = {record.thread for record in records if record.run == run}
+    if len(threads) != 1:
+        fail(f"the log has no run `{run}`" if not threads else f"run `{run}` is on several threads", NO)
+    thread: ThreadId = threads.pop()
+    state = ThreadState(thread)
+    for record in records:
+        if record.thread == thread:
+            state = fold(known, state, unseal(record), record.hash)
+    if RunId(run) not in state.runs:
+        fail(f"run `{run}` was never opened", NO)
+    return state
+
+
+def _only_agent(policy: Policy) -> str:
+    if len(policy.agents) != 1:
+        fail(f"the policy has {len(policy.agents)} agents: say who asks with --agent")
+    return str(next(iter(policy.agents)))
+
+
+# --- showing ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "verdict": explanation.verdict,
+        "recorded": explanation.recorded,
+        "policy": explanation.policy,
+        "stages": explanation.stages,
+        "ways": explanation.ways,
+    }
+
+
+def _print(case: Case, explanation: Explanation, document: Document | None) -> None:
+    verdict, plea = explanation.verdict, case.draft.plea
+    shown = json.dumps(plea.args, ensure_ascii=False)
+    say(f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {escape(shown[:200])} of {escape(case.agent)}")
+    recorded = explanation.recorded
+    if recorded is not None and recorded.decision != verdict.decision:
+        say(f"[yellow]the log says {recorded.decision}[/]: {escape(recorded.reason or 'nothing stood against it')}")
+    _grid([row for report in explanation.stages for row in _stage_rows(report)])
+    if explanation.ways:
+        say("What would have allowed it, the smallest change first:")
+        _grid([row for number, way in enumerate(explanation.ways, 1) for row in _way_rows(number, way, document)])
+    if verdict.decision != "allow" and not explanation.ways:
+        say("No change was found that allows it.")
+
+
+def _grid(rows: list[tuple[str, str, str]]) -> None:
+    drawn = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        drawn.add_column(overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn, highlight=False)
+
+
+def _stage_rows(report: StageReport) -> list[tuple[str, str, str]]:
+    notes = [note for note, holds in (("observed only", report.observed), ("not reached", not report.asked)) if holds]
+    note = f" [dim]({', '.join(notes)})[/]" if notes and report.findings else ""
+    lines = [escape(f"{finding.code}: {finding.reason}") for finding in report.findings] or [""]
+    head = (f"  [{COLOURS[report.says]}]{report.says}[/]", report.stage, lines[0] + note)
+    return [head, *(("", "", line) for line in lines[1:])]
+
+
+def _way_rows(number: int, way: Way, document: Document | None) -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = []
+    for position, change in enumerate(way.changes):
+        known = document is not None and change.kind == "policy"
+        place = f"{document.file_of(change.path)}:{document.line(change.path)}" if document is not None and known else ""
+        rows.append((f"  {number}." if position == 0 else "  and", escape(change.text), f"[dim]{escape(place)}[/]"))
+    return rows

@@ -1,0 +1,140 @@
+"""The commands of those who write policies: explain, diff, suggest, init."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from core.acts import Acts
+from gated.cli import app
+from gated.shell.log.sqlite import open_for_writing
+
+POLICY = """version: 1
+agents:
+  a:
+    allowed_tools: [Read, Write, send_email]
+    data_scope: {allowed_paths: [/workspace]}
+    resource_budget: {max_calls: 9}
+tools:
+  Read: {resources: {args: {file_path: path}}}
+  Write: {resources: {args: {file_path: path}}}
+machines:
+  - name: read-before-write
+    key: "{file_path}"
+    initial: unread
+    transitions: [{on: Read, from: "*", to: read}, {on: Write, from: read, to: read}]
+"""
+
+
+def gated(*arguments: object, given: str | None = None) -> tuple[int, str, str]:
+    words = [str(argument) for argument in arguments]
+    done = CliRunner().invoke(app, words, input=given, env={"COLUMNS": "200", "TERM": "dumb"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    return file
+
+
+def written(acts: Acts, folder: Path) -> Path:
+    """The log of these acts, as a SQLite file."""
+
+    async def write() -> None:
+        opened = await open_for_writing(folder / "log.db")
+        for digest, known in acts.world.known.items():
+            await opened.put_policy(digest, known.text)
+        await opened.append_many(acts.records)
+        await opened.close()
+
+    asyncio.run(write())
+    return folder / "log.db"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three mails (two allowed), a write before its read, the read, the write again."""
+    acts = Acts(POLICY)
+    for number in range(3):
+        acts.run("send_email", to=f"p{number}")
+    acts.run("Write", file_path="/workspace/a")
+    acts.run("Read", file_path="/workspace/a")
+    acts.run("Write", file_path="/workspace/a")
+    return written(acts, tmp_path)
+
+
+# --- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain_a_recorded_call(log: Path) -> None:
+    status, text, _ = gated("policy", "explain", "--log", log, "--run", "r1", "--call", "c4")
+    assert status == 0
+    assert text.startswith("deny Write")
+    assert "order.violation" in text
+    assert 'call `Read` with {"file_path":"/workspace/a"} first' in text
+    found = json.loads(gated("policy", "explain", "--log", log, "--run", "r1", "--call", "c3", "--json")[1])
+    assert found["verdict"]["code"] == "dcbf.barrier"
+    change = found["ways"][0]["changes"][0]
+    assert (change["path"], change["value"]) == (["agents", "a", "dcbf", "privacy", "budget"], 0.6)
+    assert [report["stage"] for report in found["stages"]][:3] == ["ingress", "lifecycle", "ceilings"]
+
+
+def test_explain_a_call_that_nobody_made_names_the_line_to_edit(policy: Path) -> None:
+    status, text, _ = gated("policy", "explain", "--policy", policy, "--tool", "search", "--args", '{"q": "x"}')
+    assert status == 0
+    assert "add `search` to `agents.a.allowed_tools`" in text
+    assert f"{policy}:4" in text
+
+
+def test_explain_a_call_on_the_state_a_run_is_in(log: Path) -> None:
+    asked = ("policy", "explain", "--log", log, "--run", "r1", "--tool", "send_email")
+    assert gated(*asked)[1].startswith("deny send_email")
+    assert gated(*asked[:2], "--log", log, "--run", "r1", "--tool", "Write", "--args", '{"file_path": "/workspace/a"}')[
+        1
+    ].startswith("allow Write")
+
+
+def test_explain_says_what_it_was_not_told(log: Path, policy: Path) -> None:
+    assert gated("policy", "explain", "--policy", policy)[0] == 2
+    assert gated("policy", "explain", "--call", "c1", "--log", log)[0] == 2
+    assert gated("policy", "explain", "--tool", "x")[0] == 2
+    assert gated("policy", "explain", "--policy", policy, "--tool", "x", "--args", "{")[0] == 2
+    assert gated("policy", "explain", "--log", log, "--run", "r1", "--call", "c99")[0] == 1
+    assert gated("policy", "explain", "--log", log, "--run", "r9", "--tool", "x")[0] == 1
+
+
+# --- diff ------------------------------------------------------------------------------------------------------------
+
+
+def test_diff_says_what_differs_and_which_recorded_calls_flip(log: Path, policy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(POLICY.replace("[Read, Write, send_email]", "[Write, Read]").replace("from: read,", "from: [read, unread],"))
+    status, text, _ = gated("policy", "diff", policy, other, "--log", log)
+    assert status == 0
+    assert "- agents.a.allowed_tools: send_email" in text
+    assert "machines.read-before-write.transitions[1].from" in text
+    assert "4 recorded verdicts flip" not in text
+    assert "3 recorded verdicts flip" in text
+    assert gated("policy", "diff", policy, other, "--log", log, "--fail-on")[0] == 1
+    found = json.loads(gated("policy", "diff", policy, other, "--log", log, "--json")[1])
+    assert [(flip["call"], flip["old"]["decision"], flip["new"]["decision"]) for flip in found["flips"]] == [
+        ("c1", "allow", "deny"),
+        ("c2", "allow", "deny"),
+        ("c4", "deny", "allow"),
+    ]
+
+
+def test_diff_of_a_policy_with_itself_in_another_order(log: Path, policy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(POLICY.replace("[Read, Write, send_email]", "[send_email, Write, Read]"))
+    status, text, _ = gated("policy", "diff", policy, other, "--log", log, "--fail-on")
+    assert status == 0
+    assert "differ in nothing" in text
+    assert "no recorded call flips" in text
+    assert gated("policy", "diff", policy, tmp_path / "missing.yaml")[0] == 2
