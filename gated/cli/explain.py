@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from gated import ingress, strict_json
+from gated import canonical, ingress, strict_json
 from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
 from gated.core.fold import fold
@@ -19,7 +19,7 @@ from gated.core.state import ThreadState
 from gated.documents import Document
 from gated.events import AgentId, Record, RunId, ThreadId, Wanted, unseal
 from gated.shell.log.open import open_log, policies_of
-from gated.shell.policies import read_document, read_policy
+from gated.shell.policies import load_document, load_stored, read_document
 
 COLOURS = {"ok": "green", "warn": "yellow", "ask": "yellow", "deny": "red", "off": "dim"}
 
@@ -44,8 +44,8 @@ def explain_call(
     """
     if (call is None) == (tool is None):
         fail("name a recorded call (--log, --run, --call) or one that nobody made (--policy, --tool, --args)")
-    document = None if policy is None else run_async(lambda: _document(policy))
-    loaded = None if policy is None else _policy(policy)
+    document = _document(policy)
+    loaded = _policy(document)
     if call is not None:
         found = _recorded(log, run, call, loaded)
     else:
@@ -57,16 +57,25 @@ def explain_call(
         _print(found, explanation, document)
 
 
-async def _document(path: Path) -> Document:
-    return read_document(path)
+def _document(path: Path | None) -> Document | None:
+    async def work() -> Document | None:
+        return None if path is None else read_document(path)
+
+    found: Document | None = run_async(work)
+    return found
 
 
-def _policy(path: Path) -> Policy:
-    async def work() -> Policy:
-        return read_policy(path)
+def _policy(document: Document | None) -> Policy | None:
+    async def work() -> Policy | None:
+        return None if document is None else load_document(document)
 
-    loaded: Policy = run_async(work)
+    loaded: Policy | None = run_async(work)
     return loaded
+
+
+def _compile(data: Any) -> Policy:
+    """An edited policy, with the functions that are installed here."""
+    return load_stored(canonical.encode(data), "edited", lenient=True)
 
 
 def _wanted(tool: str, args: str, cost: float | None) -> Wanted:
@@ -96,7 +105,7 @@ def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None
     if log is None or run is None:
         fail("a recorded call is named by --log, --run and --call")
     records, known = _records(log)
-    found = recorded_case(records, known, run, call, policy)
+    found = recorded_case(records, known, run, call, policy, _compile)
     if found is None:
         fail(f"the log has no verdict on call `{call}` of run `{run}`", NO)
     return found
@@ -112,7 +121,7 @@ def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent
         fail("say which policy with --policy, or which run of which log with --log and --run")
     who = agent or (None if current is None else current.agent) or _only_agent(policy)
     run_id = RunId(run or "explained")
-    return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known)
+    return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known, compile=_compile)
 
 
 def _state(records: list[Record], known: dict[str, Policy], run: str | None) -> ThreadState | None:

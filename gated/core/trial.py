@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gated import canonical
 from gated.core import batches, calls
 from gated.core.pipeline import source_of
-from gated.core.policy import Policy, Profile, StageName
+from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
 from gated.core.verdicts import Judged, Plea, Refused
@@ -52,7 +52,7 @@ def _observed(profile: Profile) -> Profile:
     return replace(profile, observed=True, stages=tuple((stage, True) for stage, _ in profile.stages))
 
 
-def only(policy: Policy, agent: AgentId, stage: StageName) -> Policy:
+def only(policy: Policy, agent: AgentId, stage: str) -> Policy:
     """The same policy with one of the agent's enabled stages: its finding does not depend on the stages before it."""
     profile = policy.profile(agent)
     alone = replace(profile, stages=tuple(item for item in profile.stages if item[0] == stage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -47,14 +47,24 @@ class Change(Struct, frozen=True, omit_defaults=True):
     value: Any = None
 
 
+Compile = Callable[[Any], Policy]
+
+
+def compile_data(data: Any) -> Policy:
+    """A policy of plain data that needs nothing from outside. Raises `DocumentError`."""
+    return load(parse_document(canonical.encode(data), file="policy.json"))
+
+
 class Draft(Struct, frozen=True):
-    """The call under a policy on a state, after `changes`. `data` is the policy's document."""
+    """The call under a policy on a state, after `changes`. `data` is the policy's document; it comes `later` (µs)."""
 
     policy: Policy
     data: Any
     state: ThreadState
     plea: Plea
     lifted: frozenset[str] = frozenset()
+    later: int = 0
+    compile: Compile = compile_data
     changes: tuple[Change, ...] = ()
 
     @property
@@ -78,7 +88,9 @@ class Case(Struct, frozen=True):
         return Registry(draft.policy, {**self.known, draft.policy.digest: draft.policy, **bound})
 
     def judge(self, draft: Draft) -> Judged:
-        return trial.decide_call(self.registry(draft), draft.state, self.run_id, draft.plea, self.agent, self.at, draft.lifted)
+        return trial.decide_call(
+            self.registry(draft), draft.state, self.run_id, draft.plea, self.agent, self.at + draft.later, draft.lifted
+        )
 
     def allows(self, draft: Draft) -> bool:
         return self.judge(draft).decided.decision == "allow"
@@ -87,7 +99,7 @@ class Case(Struct, frozen=True):
 def edited(draft: Draft, data: Any, change: Change) -> Draft | None:
     """The draft under a changed policy; None where that does not load."""
     try:
-        policy = load(parse_document(canonical.encode(data), file="policy.json"))
+        policy = draft.compile(data)
     except DocumentError:
         return None
     return replace(draft, policy=policy, data=data, changes=(*draft.changes, change))
@@ -130,6 +142,7 @@ def wanted_case(
     run_id: RunId = EXPLAINED,
     known: Mapping[str, Policy] | None = None,
     at: int = 0,
+    compile: Compile = compile_data,
 ) -> Case:
     """A call that nobody made: on the state of a run, or as the first of a new one."""
     policies = {**(known or {}), policy.digest: policy}
@@ -138,12 +151,17 @@ def wanted_case(
         found = apply(policies, found, run_id, found.seq + 1, at, RunOpened(agent=agent, policy=policy.digest))
     run = found.runs[run_id]
     plea = trial.plea_of(replace(wanted, id=wanted.id or CallId("explained")), "explicit", len(run.in_flight))
-    draft = Draft(policy, json.loads(policy.text), found, plea)
+    draft = Draft(policy, json.loads(policy.text), found, plea, compile=compile)
     return Case(draft, policies, run_id, agent, max(at, found.at))
 
 
 def recorded_case(
-    records: Iterable[Record], known: Mapping[str, Policy], run_id: str, call: str, policy: Policy | None = None
+    records: Iterable[Record],
+    known: Mapping[str, Policy],
+    run_id: str,
+    call: str,
+    policy: Policy | None = None,
+    compile: Compile = compile_data,
 ) -> Case | None:
     """A recorded call on the state that it met (its latest verdict is explained); None where the log does not hold it."""
     states: dict[ThreadId, ThreadState] = {}
@@ -157,7 +175,7 @@ def recorded_case(
             continue
         _note(body, call, state, asked)
         if body.thread in asked:
-            found = _decided(body, call, state, known, asked[body.thread], policy) or found
+            found = _decided(body, call, state, known, asked[body.thread], policy, compile) or found
     return found
 
 
@@ -184,6 +202,7 @@ def _decided(
     known: Mapping[str, Policy],
     asked: tuple[Wanted, str, int],
     policy: Policy | None,
+    compile: Compile,
 ) -> Case | None:
     for decision in body.decisions:
         if isinstance(decision, CallDecided) and decision.call == call:
@@ -193,7 +212,7 @@ def _decided(
             agent = AgentId(body.observation.by.name) if run is None else run.agent
             chosen = policy or known[digest]
             calls = state if run is None else _forgetting(state, body.run, CallId(call))
-            draft = Draft(chosen, json.loads(chosen.text), calls, trial.plea_of(wanted, nesting, others))
+            draft = Draft(chosen, json.loads(chosen.text), calls, trial.plea_of(wanted, nesting, others), compile=compile)
             return Case(draft, known, body.run, agent, body.at, recorded=decision)
         state = apply(known, state, body.run, body.seq, body.at, decision)
     return None

@@ -20,6 +20,7 @@ from gated.core.pipeline import source_of
 from gated.core.turn import Turn
 from gated.core.verdicts import Plea
 from gated.events import CallId, Finding, RunId, RunOpened, Wanted
+from gated.units import format_duration
 
 Drafts = Iterator[Draft | None]
 
@@ -31,6 +32,8 @@ def other_ways(case: Case, draft: Draft, finding: Finding) -> Drafts:
     """Candidates against one finding."""
     if finding.code in ("order.in_flight", "dfa.loop_budget", "lifecycle.in_flight_limit", "order.violation"):
         yield _waited(case, draft)
+    if finding.code == "breaker.open":
+        yield _cooled(case, draft)
     if finding.outcome == "ask":
         yield _approved(case, draft)
     if finding.code in ("lifecycle.run_completed", "lifecycle.run_failed"):
@@ -66,6 +69,15 @@ def _waited(case: Case, draft: Draft) -> Draft | None:
     change = Change("wait", f"wait until {shown} {'has' if len(waited) == 1 else 'have'} ended well", 1)
     plea = replace(draft.plea, others=0)
     return replace(draft, state=state, plea=plea, changes=(*draft.changes, change))
+
+
+def _cooled(case: Case, draft: Draft) -> Draft | None:
+    """The circuit of the tool has had its rest."""
+    rule = draft.policy.profile(case.agent).breaker.rule(draft.plea.tool)
+    if rule is None or draft.later:
+        return None
+    change = Change("wait", f"wait until the breaker's {format_duration(rule.cooldown)} have passed", 1)
+    return replace(draft, later=rule.cooldown, changes=(*draft.changes, change))
 
 
 def _approved(case: Case, draft: Draft) -> Draft | None:

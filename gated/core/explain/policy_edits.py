@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from gated.core.barriers.entries import DEFAULT_NAMES, DEFAULT_PAIRS
 from gated.core.explain.case import Case, Draft, get_at
 from gated.core.explain.places import MICRO, agent_path, append_at, change_at, is_clear, least, machine_path, said, without
 from gated.core.order.patterns import compile_pattern
-from gated.core.stages.dcbf import DEFAULT_NAMES, DEFAULT_PAIRS
 from gated.events import AgentId, Breach, Finding
 
 Drafts = Iterator[Draft | None]
@@ -58,6 +58,11 @@ def _schema(case: Case, draft: Draft, agent: AgentId, finding: Finding) -> Draft
     elif get_at(draft.data, ("tools", tool, "schema")) is not None:
         kept = {key: value for key, value in draft.data["tools"][tool].items() if key != "schema"}
         yield change_at(draft, ("tools", tool), kept, f"take the schema out of `tools.{tool}`", 5)
+
+
+def _breaker(case: Case, draft: Draft, agent: AgentId, finding: Finding) -> Drafts:
+    path = (*agent_path(draft, agent, "modes"), "breaker")
+    yield change_at(draft, path, "observe", f"`{said(path)}: observe`", 6)
 
 
 # --- privilege -------------------------------------------------------------------------------------------------------
@@ -284,6 +289,7 @@ _BY_CODE: Final[Mapping[str, Callable[[Case, Draft, AgentId, Finding], Drafts]]]
     "lifecycle.run_not_open": _opened_by,
     "ceilings.hops": _hops,
     "ingress.schema": _schema,
+    "breaker.open": _breaker,
     "privilege.no_profile": _no_profile,
     "privilege.forbidden": _listed("forbidden_tools"),
     "privilege.not_allowed": _not_allowed,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gated.core import calls, trial
 from gated.core.explain.case import Case, Draft
-from gated.core.pipeline import source_of
+from gated.core.pipeline import CHECKS, source_of
 from gated.core.policy import StageName
 from gated.core.stages import ceilings
 from gated.core.turn import Turn, may_speak
@@ -48,7 +48,7 @@ def findings_of(case: Case, draft: Draft) -> list[Finding]:
 
 def _before(case: Case, draft: Draft) -> list[StageReport]:
     """lifecycle, the hop ceiling and the schema of the arguments, which stand before the pipeline."""
-    turn = Turn(case.registry(draft), draft.state, case.run_id, case.at)
+    turn = Turn(case.registry(draft), draft.state, case.run_id, case.at + draft.later)
     barred = may_speak(turn, case.agent)
     if turn.opened is None:
         barred = barred or calls.may_open(turn, case.agent, by_operator=False)
@@ -84,12 +84,12 @@ def _pipeline(case: Case, draft: Draft) -> list[StageReport]:
         return [_report("privilege", (Finding("privilege", "deny", "privilege.no_profile", reason),))]
     enabled = dict(profile.stages)
     reports: list[StageReport] = []
-    for stage in get_args(StageName):
+    for stage in dict.fromkeys((*CHECKS, *get_args(StageName))):
         if stage not in enabled:
             reports.append(StageReport(stage, "off"))
             continue
         alone = replace(draft, policy=trial.only(draft.policy, case.agent, stage))
-        turn = Turn(case.registry(alone), alone.state, case.run_id, case.at)
+        turn = Turn(case.registry(alone), alone.state, case.run_id, case.at + draft.later)
         judged = calls.judge_by_pipeline(turn, draft.plea, draft.lifted)
         findings = judged.decided.findings
         found = tuple(f for f in findings if not (f.outcome == "ask" and source_of(f) in draft.lifted))

@@ -220,6 +220,16 @@ def test_the_hop_ceiling() -> None:
     assert ways(found)[0] == ["raise `agents.a.ceilings.max_hops` to 2"]
 
 
+def test_an_open_breaker_is_waited_for() -> None:
+    acts = Acts(POLICY.replace("agents:", "breaker: {failures: 1, cooldown: 30s}\nagents:"))
+    acts.ask("plan")
+    acts.end(status="error")
+    acts.ask("plan")
+    found = explain(recorded(acts, "c2"))
+    assert found.verdict.code == "breaker.open"
+    assert ways(found)[0] == ["wait until the breaker's 30s have passed"]
+
+
 def test_another_policy_may_explain_a_recorded_call() -> None:
     acts = Acts(POLICY)
     acts.run("plan")
