@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import functools
+import itertools
+import json
+import shutil
 import sqlite3
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,9 +21,13 @@ import pytest
 
 from gated.core.chain import verify_records
 from gated.events import GENESIS, Body, CallId, IntentsReceived, Record, RunId, Sender, ThreadId, Wanted, kind_of, seal
-from gated.shell.log import EventLog, ReadableLog, sqlite_file
+from gated.shell.log import EventLog, LogUnavailable, ReadableLog, jetstream, jetstream_api, sqlite_file
+from gated.shell.log.jetstream import JetStreamLog
+from gated.shell.log.jetstream_reader import JetStreamReader
 from gated.shell.log.sealing import Sealing
 from gated.shell.log.sqlite import SqliteLog, open_for_reading, open_for_writing
+from gated.shell.nats_binary import server_binary
+from gated.shell.nats_client import SturdyClient
 
 BY = Sender("agent", "a")
 
@@ -47,6 +60,8 @@ async def intact(log: ReadableLog) -> int:
 class Backend(Protocol):
     """A place for one log."""
 
+    unstorable: tuple[Record, type[Exception]]  # a record that this backend cannot hold, and what it says
+
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None: ...
 
     async def open(self, sealing: Sealing | None = None) -> EventLog:
@@ -62,11 +77,19 @@ class Backend(Protocol):
     def outcome_lost(self, log: Any) -> Iterator[None]:
         """What is committed is reported as failed."""
 
-    def take_over(self) -> None:
+    async def take_over(self) -> None:
         """Another daemon begins to write, though this one never let go."""
 
 
+def odd(thread: str, at: int) -> Record:
+    """A record that is its thread's first, and odd in some way."""
+    one = chained("x", 1)[0]
+    return Record(ThreadId(thread), one.run, 1, at, one.kind, one.prev, one.hash, one.body)
+
+
 class SqliteBackend:
+    unstorable: tuple[Record, type[Exception]] = (odd("x", 2**64), OverflowError)
+
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.path = folder / "log.db"
         patch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
@@ -91,7 +114,7 @@ class SqliteBackend:
         yield
         writer._connection = real
 
-    def take_over(self) -> None:
+    async def take_over(self) -> None:
         with closing(sqlite3.connect(self.path)) as other, other:
             other.execute("update meta set value = value + 1 where key = 'epoch'")
 
@@ -112,4 +135,113 @@ class _Forgetful:
         return done
 
 
-BACKENDS: Final[list[type[Backend]]] = [SqliteBackend]
+class JetStreamBackend:
+    """A log of its own on a server that all tests share; four partitions are as good as sixty-four."""
+
+    unstorable: tuple[Record, type[Exception]] = (odd("no token", 1), ValueError)
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.prefix = f"g{next(_PREFIXES)}"
+        self._clients: list[Stallable] = []
+        patch.setattr(jetstream_api, "ACK_SECONDS", 1.0)
+
+    async def disconnect(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+    async def client(self) -> Stallable:
+        made = Stallable(self.prefix)
+        await made.connect(shared_server())
+        self._clients.append(made)
+        return made
+
+    async def open(self, sealing: Sealing | None = None) -> JetStreamLog:
+        return await jetstream.open_for_writing(
+            await self.client(), "tester", prefix=self.prefix, partitions=4, owns=True, sealing=sealing
+        )
+
+    async def reader(self) -> JetStreamReader:
+        return await jetstream.open_for_reading(await self.client(), self.prefix, owns=True)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        for client in self._clients:
+            client.stalled = True
+        yield
+        for client in self._clients:
+            client.release()
+
+    @contextmanager
+    def outcome_lost(self, log: Any) -> Iterator[None]:
+        real = log.api.store_together, log.api.store_each
+
+        def forgetful(store: Any) -> Any:
+            async def stored(messages: Any) -> None:
+                await store(messages)
+                raise LogUnavailable("no answer")
+
+            return stored
+
+        log.api.store_together, log.api.store_each = map(forgetful, real)
+        yield
+        log.api.store_together, log.api.store_each = real
+
+    async def take_over(self) -> None:
+        await (await self.open()).close()
+
+
+class Stallable(SturdyClient):
+    """A connection whose messages to the log can be held up, and then come late, in their order."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.stalled = False
+        self._prefix = f"{prefix}."
+        self._held: list[tuple[Any, ...]] = []
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def publish(self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None) -> None:
+        if self.stalled and subject.startswith(self._prefix):
+            self._held.append((subject, payload, reply, headers))
+            return
+        await self._send_held()
+        await super().publish(subject, payload, reply, headers)
+
+    def release(self) -> None:
+        self.stalled = False
+        self._releasing = asyncio.get_running_loop().create_task(self._send_held())
+
+    async def _send_held(self) -> None:
+        while self._held and not self.is_closed:
+            await super().publish(*self._held.pop(0))
+
+
+_PREFIXES = itertools.count(1)
+
+
+@functools.cache
+def shared_server() -> str:
+    """The URL of a server that runs until the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="gated-tests-"))
+    settings = ['host: "127.0.0.1"', "port: -1", "max_payload: 2097152", f'ports_file_dir: "{folder}"']
+    (folder / "nats.conf").write_text("\n".join([*settings, f'jetstream {{ store_dir: "{folder}/js" }}', ""]))
+    command = [server_binary(), "-c", str(folder / "nats.conf")]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop() -> None:
+        running.kill()
+        running.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(stop)
+    ports = folder / f"nats-server_{running.pid}.ports"
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            return str(json.loads(ports.read_text())["nats"][0])
+        except (FileNotFoundError, json.JSONDecodeError):
+            time.sleep(0.02)
+    raise AssertionError("no nats-server")
+
+
+BACKENDS: Final[list[type[Backend]]] = [SqliteBackend, JetStreamBackend]

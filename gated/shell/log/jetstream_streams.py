@@ -1,0 +1,278 @@
+"""The streams of a cluster, their settings, and the check that a server's streams have them.
+
+| stream | subjects | what |
+|---|---|---|
+| `GATED_IN` | `gated.in.*.*.*.*`, stored as `gated.in.<p>.<thread>.<run>.<role>.<name>`; `gated.timer.*.*.*` | inputs, timers |
+| `GATED_LOG` | `gated.log.<p>.<thread>`, and what has three tokens: leases, policies, parts, checkpoints | the log |
+| `GATED_SNAPSHOTS` | `gated.snapshot.<p>.<thread>.<n>` | the last snapshot of each thread |
+
+`p` is the partition of the thread: FNV-1a of its name modulo P, as the server's own subject transform computes it. P is fixed
+when the streams are made and stands in the log stream's metadata.
+Deadlines are message schedules of the stream of inputs: the server turns one into an input when its time has come. They outlive
+the inputs (`Nats-TTL: never`), and `allow_msg_schedules` clears `deny_purge`, which is why they do not stand in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import anyio
+from nats.aio.client import Client
+
+from gated import wire
+from gated.shell.log import LogError, LogUnavailable
+from gated.shell.log.jetstream_api import NOT_FOUND, JetStreamApi, Refused
+
+PARTITIONS: Final = 64
+MIN_SERVER: Final = (2, 14, 0)  # atomic batches and schedules are of 2.12; the first with CONSUMER.RESET
+PIN_SECONDS: Final = 3.0  # a worker that has not pulled for so long loses its partition
+GROUP: Final = "gated"
+ACK_WAIT: Final = 60.0
+MAX_AGE: Final = 3600.0  # seconds that raw inputs stay
+DUPLICATES: Final = 120.0  # seconds in which a message id is recognised
+META: Final = "gated-partitions"
+_NANO: Final = 1_000_000_000
+
+
+class SetupError(LogError):
+    """The server or its streams are not what a cluster needs: every fault, and how to mend it."""
+
+
+class Names(NamedTuple):
+    """The names that follow from the prefix of subjects."""
+
+    prefix: str = wire.PREFIX
+
+    @property
+    def inputs(self) -> str:
+        return f"{self.prefix.upper()}_IN"
+
+    @property
+    def log(self) -> str:
+        return f"{self.prefix.upper()}_LOG"
+
+    @property
+    def snapshots(self) -> str:
+        return f"{self.prefix.upper()}_SNAPSHOTS"
+
+    def record(self, partition: int | str, thread: str) -> str:
+        return f"{self.prefix}.log.{partition}.{thread}"
+
+    def lease(self, partition: int | str) -> str:
+        return f"{self.prefix}.lease.{partition}"
+
+    def part(self, partition: int) -> str:
+        return f"{self.prefix}.part.{partition}"
+
+    def policy(self, digest: str) -> str:
+        return f"{self.prefix}.policy.{digest}"
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.prefix}.checkpoint.log"
+
+    @property
+    def others(self) -> str:
+        """What stands in the log's stream beside records."""
+        return f"{self.prefix}.*.*"
+
+    def snapshot(self, partition: int, thread: str, number: int | str) -> str:
+        return f"{self.prefix}.snapshot.{partition}.{thread}.{number}"
+
+    def timer(self, partition: int | str, thread: str, run: str) -> str:
+        return f"{self.prefix}.timer.{partition}.{thread}.{run}"
+
+    def due(self, thread: str, run: str) -> str:
+        """The input that a deadline becomes."""
+        return f"{self.prefix}.in.{thread}.{run}.timer.daemon"
+
+    def consumer(self, partition: int) -> str:
+        return f"gated-{partition}"
+
+
+def partition_of(thread: str, partitions: int) -> int:
+    """As the server's `{{partition(P,1)}}` does it: FNV-1a of 32 bits, modulo P."""
+    value = 2166136261
+    for byte in thread.encode():
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value % partitions
+
+
+def wanted_streams(names: Names, partitions: int, replicas: int) -> list[dict[str, Any]]:
+    """The settings of every stream."""
+    common = {"storage": "file", "retention": "limits", "num_replicas": replicas, "max_msgs": -1, "max_bytes": -1}
+    forever = {**common, "max_age": 0, "allow_direct": True, "allow_atomic": True, "discard": "new"}
+    source = f"{names.prefix}.in.*.*.*.*"
+    tokens = ".".join(f"{{{{wildcard({n})}}}}" for n in range(1, 5))
+    return [
+        {
+            **common,
+            "name": names.inputs,
+            "subjects": [source, names.timer("*", "*", "*")],
+            "subject_transform": {"src": source, "dest": f"{names.prefix}.in.{{{{partition({partitions},1)}}}}.{tokens}"},
+            "max_age": int(MAX_AGE * _NANO),
+            "duplicate_window": int(DUPLICATES * _NANO),
+            "max_msg_size": 2 * wire.MAX_PAYLOAD,
+            "allow_direct": True,
+            "allow_msg_ttl": True,
+            "allow_msg_schedules": True,
+            "deny_delete": True,
+        },
+        {
+            **forever,
+            "name": names.log,
+            "subjects": [
+                names.record("*", "*"),
+                *(f"{names.prefix}.{kind}.*" for kind in ("lease", "part", "policy", "checkpoint")),
+            ],
+            "max_msgs_per_subject": -1,
+            "deny_delete": True,
+            "deny_purge": True,
+            "metadata": {META: str(partitions)},
+        },
+        {
+            **forever,
+            "name": names.snapshots,
+            "subjects": [f"{names.prefix}.snapshot.*.*.*"],
+            "max_msgs_per_subject": 1,
+            "discard": "old",
+        },
+    ]
+
+
+def wanted_consumer(names: Names, partition: int) -> dict[str, Any]:
+    return {
+        "durable_name": names.consumer(partition),
+        "filter_subject": f"{names.prefix}.in.{partition}.>",
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": int(ACK_WAIT * _NANO),
+        "max_ack_pending": 5_000,
+        "max_waiting": 64,
+        "priority_groups": [GROUP],
+        "priority_policy": "pinned_client",
+        "priority_timeout": int(PIN_SECONDS * _NANO),
+    }
+
+
+# settings that an operator may choose: how long inputs are kept, limits of waiting; and more replicas than were asked for
+_FREE: Final = ("duplicate_window", "max_msg_size", "ack_wait", "max_ack_pending", "max_waiting")
+
+
+def differences(kind: str, wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """What is wrong with a stream or consumer, a line each."""
+    wrong = []
+    for key, value in wanted.items():
+        have = found.get(key)
+        if key == "metadata":
+            have = {META: (have or {}).get(META)}
+        if key in _FREE or have == value or (have is None and value in (False, -1, 0)):
+            continue
+        if (key == "max_age" and value and have) or (key == "num_replicas" and have >= value):
+            continue
+        if key == "subjects" and sorted(have or ()) == sorted(value):
+            continue
+        wrong.append(f"{kind}: `{key}` is `{have}`, it must be `{value}`")
+    return wrong
+
+
+def check_server(client: Client) -> None:
+    """Raises `SetupError` where the server is too old or takes too little at once."""
+    version = client.connected_server_version
+    if (version.major, version.minor, version.patch) < MIN_SERVER:
+        wanted = ".".join(map(str, MIN_SERVER))
+        raise SetupError(
+            f"the server has version {version.major}.{version.minor}.{version.patch}, a cluster needs at least {wanted}"
+        )
+    if client.max_payload < wire.MAX_PAYLOAD + 8192:
+        raise SetupError(
+            f"the server's `max_payload` is {client.max_payload}: set it to at least {2 * wire.MAX_PAYLOAD} in its configuration"
+        )
+
+
+class Shape(NamedTuple):
+    """What a log was made with."""
+
+    partitions: int
+    replicas: int
+
+
+async def ensure_streams(api: JetStreamApi, names: Names, partitions: int = PARTITIONS, replicas: int = 1) -> Shape:
+    """Make what is missing, check what is there. Raises `SetupError`, `LogUnavailable`."""
+    check_server(api.client)
+    wrong: list[str] = []
+    found = await _stream(api, names.log)
+    if found is not None:
+        partitions = _partitions(found["config"]) or partitions
+    for wanted in wanted_streams(names, partitions, replicas):
+        try:
+            have = await _stream(api, wanted["name"])
+            if have is None:
+                have = await api.ask(f"STREAM.CREATE.{wanted['name']}", wanted)
+        except Refused as error:
+            wrong.append(f"stream {wanted['name']}: {error.why}")
+            continue
+        replicas = max(replicas, have["config"]["num_replicas"])
+        wrong += differences(f"stream {wanted['name']}", wanted, have["config"])
+    if not wrong:
+        wrong = await _ensure_consumers(api, names, partitions)
+    if wrong:
+        raise SetupError("; ".join(wrong) + ": correct these settings, or remove what is not gated's")
+    return Shape(partitions, replicas)
+
+
+async def _stream(api: JetStreamApi, name: str) -> dict[str, Any] | None:
+    try:
+        return await api.ask(f"STREAM.INFO.{name}")
+    except Refused as error:
+        if error.code in NOT_FOUND:
+            return None
+        raise
+
+
+def _partitions(config: dict[str, Any]) -> int | None:
+    text = (config.get("metadata") or {}).get(META, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+async def partitions_of(api: JetStreamApi, names: Names) -> int:
+    """How many partitions a log has. Raises `LogUnavailable` where there is none."""
+    found = await _stream(api, names.log)
+    if found is None:
+        raise LogUnavailable(f"the server has no log: there is no stream {names.log}")
+    count = _partitions(found["config"])
+    if count is None:
+        raise LogUnavailable(f"the stream {names.log} is not a log of gated: its metadata has no `{META}`")
+    return count
+
+
+async def _ensure_consumers(api: JetStreamApi, names: Names, partitions: int) -> list[str]:
+    have = {
+        one["config"]["durable_name"]: one["config"] for one in await consumers(api, names) if "durable_name" in one["config"]
+    }
+    wrong: list[str] = []
+    limit = anyio.CapacityLimiter(16)
+
+    async def ensure(partition: int) -> None:
+        wanted = wanted_consumer(names, partition)
+        async with limit:
+            config = have.get(wanted["durable_name"])
+            if config is None:
+                question = {"stream_name": names.inputs, "config": wanted, "action": "create"}
+                config = (await api.ask(f"CONSUMER.CREATE.{names.inputs}.{wanted['durable_name']}", question))["config"]
+            wrong.extend(differences(f"consumer {wanted['durable_name']} of {names.inputs}", wanted, config))
+
+    async with anyio.create_task_group() as tasks:
+        for partition in range(partitions):
+            tasks.start_soon(ensure, partition)
+    return sorted(wrong)
+
+
+async def consumers(api: JetStreamApi, names: Names) -> list[dict[str, Any]]:
+    """What the server says of every consumer of the inputs. Raises `Refused`, `LogUnavailable`."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = await api.ask(f"CONSUMER.LIST.{names.inputs}", {"offset": len(found)})
+        found += page.get("consumers") or []
+        if not page.get("consumers") or len(found) >= page["total"]:
+            return found
