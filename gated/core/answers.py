@@ -34,7 +34,7 @@ from gated.units import format_duration
 
 
 def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
-    run, groups = turn.opened, turn.policy().approvals.groups
+    run, groups = turn.opened, turn.policy.approvals.groups
     ticket = None if run is None else run.tickets.get(resolution.ticket)
     if ticket is not None and _repeated(turn, ticket, resolution):
         return
@@ -68,7 +68,7 @@ def _reject(turn: Turn, ticket: Ticket, answer: Answer) -> None:
 
 
 def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:
-    policy, run = turn.policy(), turn.run
+    policy, run = turn.policy, turn.run
     answered = replace(ticket, answers=(*ticket.answers, answer))
     if not tickets.satisfied(answered, policy.approvals.groups):
         turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="pending"))
@@ -144,7 +144,7 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
         return
     opened = waiting.ticket_for(turn, (judged,), atomic=False, edited=True)
     fresh = tickets.open_ticket(opened)
-    groups = turn.policy().approvals.groups
+    groups = turn.policy.approvals.groups
     taken = replace(fresh, answers=(answer,)) if tickets.may_answer(fresh, answer.by, groups) else fresh
     if tickets.satisfied(taken, groups):
         lifts = frozenset(ask.source for ask in opened.asks)
@@ -195,7 +195,7 @@ def _due(turn: Turn) -> list[tuple[int, str, str]]:
 def _lapse(turn: Turn, name: str) -> None:
     call = next(call for call in turn.run.in_flight if call == name)
     entry = turn.run.in_flight[call]
-    timeout = turn.policy().timeouts.get(entry.tool, turn.profile().call_timeout)
+    timeout = turn.policy.timeouts.get(entry.tool, turn.profile.call_timeout)
     content = f"no outcome within {format_duration(timeout)}"
     outcomes.settle(turn, call, "error", content, {}, cost_microusd=entry.reserved_microusd, tokens=0, lapsed=True)
 

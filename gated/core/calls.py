@@ -141,7 +141,7 @@ def judge(turn: Turn, plea: Plea) -> Judgement:
 
 def bounds(turn: Turn, plea: Plea) -> Judged | None:
     """lifecycle and the hop ceiling."""
-    run, limits, profile = turn.run, turn.policy().limits, turn.profile()
+    run, limits, profile = turn.run, turn.policy.limits, turn.profile
     if run.end:
         code, reason = ended_reason(plea.tool, run.end, run.reason)
         known = run.refusals < limits.max_refusals and len(run.calls) < limits.max_calls
@@ -161,7 +161,7 @@ def bounds(turn: Turn, plea: Plea) -> Judged | None:
 
 
 def in_flight_limit(turn: Turn, plea: Plea) -> Judged | None:
-    limit = turn.policy().limits.max_in_flight
+    limit = turn.policy.limits.max_in_flight
     if len(turn.run.in_flight) < limit:
         return None
     reason = f"{limit} calls of the run are in flight, the most that may be: report their outcomes"
@@ -170,7 +170,7 @@ def in_flight_limit(turn: Turn, plea: Plea) -> Judged | None:
 
 def judge_new(turn: Turn, plea: Plea) -> Judged:
     """Schema and pipeline: the verdict on a call that may be decided."""
-    misfit = schema_misfit(turn.policy(), turn.run.tools, plea.tool, plea.args)
+    misfit = schema_misfit(turn.policy, turn.run.tools, plea.tool, plea.args)
     if misfit is not None:
         return _misfit(turn, plea, misfit)
     return judge_by_pipeline(turn, plea, frozenset())
@@ -179,7 +179,7 @@ def judge_new(turn: Turn, plea: Plea) -> Judged:
 def judge_again(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     """A call that waited, decided on the state and the policy of now; it costs no further hop or retry."""
     bound = in_flight_limit(turn, plea)
-    misfit = schema_misfit(turn.policy(), turn.run.tools, plea.tool, plea.args)
+    misfit = schema_misfit(turn.policy, turn.run.tools, plea.tool, plea.args)
     if bound is None and misfit is not None:
         bound = Judged(plea, denied(plea, "ingress.schema", misfit))
     judged = bound or judge_by_pipeline(turn, plea, lifted)
@@ -196,7 +196,7 @@ def schema_misfit(policy: Policy, declared: tuple[str, ...] | None, tool: str, a
 
 def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
     verdict = replace(denied(plea, "ingress.schema", reason), misfit=True)
-    limit, profile = turn.profile().ceilings.max_retries, turn.profile()
+    limit, profile = turn.profile.ceilings.max_retries, turn.profile
     if limit is None or profile.observed or turn.run.retry_count + 1 < limit:
         return Judged(plea, verdict)
     summary = ceilings.retries_summary(reason)
@@ -245,7 +245,7 @@ def _exhausted(profile: Profile, ruling: pipeline.Ruling) -> Phase | None:
 
 
 def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
-    policy, run, profile = turn.policy(), turn.run, turn.profile()
+    policy, run, profile = turn.policy, turn.run, turn.profile
     ordered = any(stage == "order" for stage, _ in profile.stages)
     return pipeline.Hearing(
         policy=policy,

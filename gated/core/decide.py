@@ -184,7 +184,7 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
     if run.end:
         turn.replies.append(RunAnswered(status="failed" if run.failed else "complete", message=run.reason))
         return
-    profile, continuation = turn.profile(), turn.policy().continuation
+    profile, continuation = turn.profile, turn.policy.continuation
     steers = ("order", False) in profile.stages
     undone = engine.incomplete(profile.machines, turn.state.order, turn.run_id) if steers else ()
     if undone and run.continuations < continuation.max_continuations:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never
 
+from immutables import Map
 from msgspec.structs import replace
 
 from gated.core import tickets
@@ -22,6 +23,7 @@ from gated.events import (
     Admission,
     Body,
     CallDecided,
+    CallId,
     CallRefused,
     CallSettled,
     Decided,
@@ -100,21 +102,21 @@ def _with(state: ThreadState, run_id: RunId, **changes: object) -> ThreadState:
 
 
 def _opened(state: ThreadState, run_id: RunId, at: int, decision: RunOpened) -> ThreadState:
+    first, tally = state.owner is None, Tally(at)  # one object for the thread and its first run, while that is alone
     run = RunState(
         agent=decision.agent,
         policy=decision.policy,
-        tally=Tally(at),
+        tally=tally,
         parent=decision.parent,
         message=decision.message,
         task=decision.task,
         labels=decision.labels,
         tools=decision.tools,
     )
-    first = state.owner is None
     return replace(
         state,
         owner=decision.agent if first else state.owner,
-        tally=Tally(at) if first else state.tally,
+        tally=tally if first else state.tally,
         runs=state.runs.set(run_id, run),
     )
 
@@ -130,21 +132,24 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
     if not decision.known:
         return _refused(state, run_id)
     run, order = state.runs[run_id], state.order
-    before = run.calls.get(decision.call)
-    digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
-    known = Known(digest, decision.tool, seq, KNOWN_AS[decision.decision])
+    if decision.findings:
+        order = engine.count(order, decision.findings, decision.stage, decision.decision, decision.tool)
+    if decision.admission is not None:
+        return _admitted(policies, state, run_id, run, order, seq, decision, decision.admission)
     run = replace(
         run,
-        calls=run.calls.set(decision.call, known),
+        calls=_with_call(run, seq, decision),
         hop_count=run.hop_count + decision.hop,
         retry_count=run.retry_count + decision.misfit,
         dfa=run.dfa if decision.phase is None else replace(run.dfa, phase=decision.phase),
     )
-    if decision.findings:
-        order = engine.count(order, decision.findings, decision.stage, decision.decision, decision.tool)
-    if decision.admission is None:
-        return replace(state, runs=state.runs.set(run_id, run), order=order)
-    return _admitted(policies, state, run_id, run, order, seq, decision, decision.admission)
+    return replace(state, runs=state.runs.set(run_id, run), order=order)
+
+
+def _with_call(run: RunState, seq: int, decision: CallDecided) -> Map[CallId, Known]:
+    before = run.calls.get(decision.call)
+    digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
+    return run.calls.set(decision.call, Known(digest, decision.tool, seq, KNOWN_AS[decision.decision]))
 
 
 def _admitted(
@@ -173,11 +178,15 @@ def _admitted(
         admission.args,
         run.tally.calls,
     )
+    tally = run.tally.admit(tool, reserved, policy.window)
+    thread = tally if run.tally is state.tally else state.tally.admit(tool, reserved, policy.window)
     run = replace(
         run,
+        calls=_with_call(run, seq, decision),
+        hop_count=run.hop_count + decision.hop,
         dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
         in_flight=run.in_flight.set(decision.call, entry),
-        tally=run.tally.admit(tool, reserved, policy.window),
+        tally=tally,
     )
     runs = state.runs.set(run_id, run)
     for ancestor_id in above:
@@ -189,7 +198,7 @@ def _admitted(
     circuits = state.circuits
     if admission.trial:
         circuits = breaker.start_trial(circuits, tool, run_id, decision.call)
-    return replace(state, runs=runs, order=order, tally=state.tally.admit(tool, reserved, policy.window), circuits=circuits)
+    return replace(state, runs=runs, order=order, tally=thread, circuits=circuits)
 
 
 def ancestors(policies: Policies, state: ThreadState, run_id: RunId) -> tuple[RunId, ...]:
@@ -209,11 +218,13 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
     ended = bool(run.end)
     spend = (decision.status, entry.reserved_microusd, decision.cost_microusd, decision.tokens)
     known = run.calls[decision.call]
+    tally = run.tally.settle(*spend)
+    thread = tally if run.tally is state.tally else state.tally.settle(*spend)
     run = replace(
         run,
         calls=run.calls.set(decision.call, replace(known, state="settled")),
         in_flight=run.in_flight.delete(decision.call),
-        tally=run.tally.settle(*spend),
+        tally=tally,
         step_count=run.step_count + (decision.status == "success"),
         retry_count=_retries(run.retry_count, decision, ended),
         grounded=run.grounded + (decision.status == "success" and entry.tool in profile.grounding),
@@ -236,7 +247,7 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
     circuits = state.circuits
     if decision.circuit is not None:
         circuits = breaker.keep(circuits, entry.tool, decision.circuit)
-    return replace(state, runs=runs, order=order, tally=state.tally.settle(*spend), circuits=circuits)
+    return replace(state, runs=runs, order=order, tally=thread, circuits=circuits)
 
 
 def _retries(count: int, decision: CallSettled, ended: bool) -> int:

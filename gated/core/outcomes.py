@@ -52,7 +52,7 @@ def _barred(turn: Turn, outcome: OutcomeReported) -> tuple[str, str] | None:
             return barred
     if turn.opened is None:
         return "lifecycle.run_not_open", "there is no such run to report an outcome to"
-    source = turn.profile().outcomes_from
+    source = turn.profile.outcomes_from
     if source != (by.role if by.role == "agent" else str(by)):
         return "lifecycle.not_outcome_source", f"outcomes of this run come from `{source}`, not from `{by}`"
     return None
@@ -63,11 +63,11 @@ def _not_in_flight(turn: Turn, outcome: OutcomeReported) -> None:
     if known is not None and known.state == "settled":
         turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` has its outcome already", outcome.call)
         return
-    if turn.run.ungated >= turn.policy().limits.max_refusals:
+    if turn.run.ungated >= turn.policy.limits.max_refusals:
         turn.replies.append(UngatedExecution(call=outcome.call, status=outcome.status))
         return
     turn.do(UngatedExecution(call=outcome.call, status=outcome.status))
-    if turn.profile().fail_ungated and not turn.profile().observed and not turn.run.end:
+    if turn.profile.fail_ungated and not turn.profile.observed and not turn.run.end:
         reason = f"call `{outcome.call}` was executed without an allow verdict"
         turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=reason))
 
@@ -78,7 +78,7 @@ def _cost(turn: Turn, outcome: OutcomeReported, tool: str, reserved: int) -> int
         return reserved if outcome.by.role == "agent" else 0
     if outcome.cost_microusd is None:
         return reserved
-    floor = 0 if turn.profile().privilege.budget.trust_costs else turn.policy().costs.get(tool, 0)
+    floor = 0 if turn.profile.privilege.budget.trust_costs else turn.policy.costs.get(tool, 0)
     return max(outcome.cost_microusd, floor)
 
 
@@ -101,7 +101,7 @@ def settle(
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
     breached = _breached(turn, entry, status, content, facts)
     summary = _text(content) if status == "error" else ""
-    rule, circuit = turn.profile().breaker.rule(entry.tool), turn.state.circuits.get(entry.tool)
+    rule, circuit = turn.profile.breaker.rule(entry.tool), turn.state.circuits.get(entry.tool)
     turn.do(
         CallSettled(
             call=call,
@@ -122,7 +122,7 @@ def settle(
 
 def _breached(turn: Turn, entry: InFlight, status: Status, content: Value, facts: dict[str, Value]) -> tuple[Finding, ...]:
     """The postconditions that do not hold, of a stage that is enabled."""
-    profile = turn.profile()
+    profile = turn.profile
     watched = dict(profile.stages).get("contracts")
     if watched is None or not profile.contracts.ensures(entry.tool):
         return ()
@@ -132,7 +132,7 @@ def _breached(turn: Turn, entry: InFlight, status: Status, content: Value, facts
 
 
 def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached: tuple[Finding, ...]) -> None:
-    run, profile = turn.run, turn.profile()
+    run, profile = turn.run, turn.profile
     if run.end or profile.observed:
         return
     limit = profile.ceilings.max_retries

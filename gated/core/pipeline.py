@@ -161,6 +161,9 @@ CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
     "dcbf": _dcbf,
 }
 
+NOTHING: Final[tuple[Finding, ...]] = ()
+ALLOWED: Final = Ruling("allow", None, None, None, (), (), (), None, (), ())
+
 _OUTCOMES: Final = frozenset({"deny", "ask", "warn"})
 
 
@@ -173,7 +176,7 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
     stages = hearing.profile.stages
     for position, (stage, watched) in enumerate(stages):
         found = _examine(stage, hearing)
-        if not found:
+        if found is NOTHING:
             continue
         denied: Finding | None = None
         for finding in found:
@@ -196,6 +199,8 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
             return _ruling("deny", denied, findings, failed, skipped, (), ())
     if asks:
         return _ruling("suspend", asks[0], findings, failed, (), tuple(asks), tuple(answered))
+    if not findings:
+        return ALLOWED
     return _ruling("allow", None, findings, failed, (), (), tuple(answered))
 
 
@@ -226,8 +231,8 @@ def _examine(stage: str, hearing: Hearing) -> tuple[Finding, ...]:
     """A stage's findings; fail closed where it raises or answers with something else."""
     try:
         found = CHECKS[stage](hearing)
-        if found == ():
-            return found
+        if found == NOTHING:
+            return NOTHING
         for finding in found:
             if not isinstance(finding, Finding) or finding.outcome not in _OUTCOMES:
                 raise TypeError(f"{finding!r} is no finding")

@@ -55,9 +55,17 @@ class Registry(Struct, frozen=True):
 
 
 class Turn:
-    """`decisions` are for the record; `replies` change nothing and are answered without one."""
+    """`decisions` are for the record; `replies` change nothing and are answered without one.
 
-    __slots__ = ("_policy", "_profile", "at", "decisions", "registry", "replies", "run_id", "seq", "state")
+    `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
+    `profile` is its agent's, or without a run nobody's.
+    """
+
+    __slots__ = ("at", "decisions", "opened", "policy", "profile", "registry", "replies", "run_id", "seq", "state")
+
+    opened: RunState | None
+    policy: Policy
+    profile: Profile
 
     def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int) -> None:
         self.registry = registry
@@ -67,34 +75,26 @@ class Turn:
         self.seq = state.seq + 1
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
-        self._policy: Policy | None = None  # what the run is bound to, looked up once
-        self._profile: Profile | None = None
+        self._look()
+
+    def _look(self) -> None:
+        run = self.opened = self.state.runs.get(self.run_id)
+        self.policy = self.registry.current if run is None else self.registry.known[run.policy]
+        self.profile = self.policy.nobody if run is None else self.policy.profile(run.agent)
 
     @property
     def run(self) -> RunState:
-        return self.state.runs[self.run_id]
-
-    @property
-    def opened(self) -> RunState | None:
-        return self.state.runs.get(self.run_id)
-
-    def policy(self) -> Policy:
-        """The policy that the run is bound to, or for a run that is not open the current one."""
-        if self._policy is None:
-            run = self.opened
-            self._policy = self.registry.current if run is None else self.registry.known[run.policy]
-        return self._policy
-
-    def profile(self) -> Profile:
-        if self._profile is None:
-            self._profile = self.policy().profile(self.run.agent)
-        return self._profile
+        """The run, where it is certain that there is one."""
+        assert self.opened is not None
+        return self.opened
 
     def do(self, decision: Decision) -> None:
         self.decisions.append(decision)
         self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
         if isinstance(decision, RunOpened | PolicyRebound):
-            self._policy = self._profile = None
+            self._look()
+        else:
+            self.opened = self.state.runs.get(self.run_id)
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""
@@ -107,7 +107,7 @@ class Turn:
     def _record_up_to_cap(self, decision: CallRefused | CallDecided) -> None:
         run = self.opened
         refusals = self.state.refusals if run is None else run.refusals
-        if refusals >= self.policy().limits.max_refusals:
+        if refusals >= self.policy.limits.max_refusals:
             self.replies.append(decision)
         else:
             self.do(decision)

@@ -12,7 +12,7 @@ from gated.events import AnswerRule, Ask, CallId, Finding, TicketCall, TicketOpe
 
 def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: bool = False) -> TicketOpened:
     """The ticket that lists these calls, with the asks of those of them that ask."""
-    run, policy, profile = turn.run, turn.policy(), turn.profile()
+    run, policy, profile = turn.run, turn.policy, turn.profile
     excluded = (run.agent, *((profile.owner,) if profile.owner else ()))
     view = pipeline.contract_view(profile, run, turn.at)
     rules: list[AnswerRule] = []

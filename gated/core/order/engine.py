@@ -22,6 +22,7 @@ from gated.core.order.templates import escape_text
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
 
 MAX_KEY_BYTES: Final = 1024
+NO_INSTANCES: Final[Map[str, Instance]] = Map()
 
 # --- before the call -------------------------------------------------------------------------------------------------
 
@@ -256,12 +257,12 @@ def _shown(machine: Machine, key: str, instance: Instance) -> str:
 
 def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, touches: tuple[Touch, ...]) -> OrderState:
     """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
-    instances, size = order.instances.mutate(), order.size
+    instances, size, by_name = order.instances.mutate(), order.size, machines.by_name
     for touch in touches:
         if touch.exact:
-            machine = machines.by_name[touch.machine]
+            machine = by_name[touch.machine]
             slot, key = machine.slot_in(run), touch.key
-            keys: Map[str, Instance] = instances.get(slot) or Map()
+            keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
             instance = keys.get(key)
             size += instance is None
             instances[slot] = keys.set(key, (instance or machine.fresh).joined(Flight(run, call, machine.kind(touch))))
@@ -315,6 +316,8 @@ def _throttled(order: OrderState, machines: MachineSet, touch: Touch) -> OrderSt
 def count(order: OrderState, findings: tuple[Finding, ...], stage: str | None, decision: str, tool: str) -> OrderState:
     """Asks and denials count once, where they decide the call; warnings where the call is allowed."""
     mine = [f for f in findings if f.stage == STAGE and f.authoritative and f.machine is not None]
+    if not mine:
+        return order
     if decision == "allow":
         for finding in mine:
             if finding.outcome == "warn":

@@ -8,7 +8,8 @@ are found by tool name, so a call costs what those that touch it cost. A state i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -255,6 +256,8 @@ class Touched(Struct, frozen=True):
 
 
 NOTHING_TOUCHED: Final = Touched()
+KEPT: Final = 1024  # keys whose touches a tool's machines keep made
+MEMORABLE: Final = 256  # characters of the longest key that is kept
 
 
 class _Watch(Struct, frozen=True):
@@ -276,13 +279,14 @@ class _Seen(Struct):
 class MachineSet:
     """The machines of one agent, found by tool name (folded: a restriction is not shaken off by a capital)."""
 
-    __slots__ = ("_by_folded_name", "_by_name", "_elsewhere", "by_name", "machines")
+    __slots__ = ("_alike", "_by_folded_name", "_by_name", "_elsewhere", "by_name", "machines")
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self.by_name: Mapping[str, Machine] = {machine.name: machine for machine in machines}
         names = {t.on.exact_tool for m in machines for t in m.transitions if t.on.exact_tool is not None}
         self._by_name = {name: self._watches(name) for name in names}
+        self._alike = {name: alike for name, watches in self._by_name.items() if (alike := _alike(watches)) is not None}
         self._by_folded_name = {name.casefold(): self._watches(name, as_written=False) for name in names}
         self._elsewhere = self._watches(None)
 
@@ -293,6 +297,9 @@ class MachineSet:
 
     def touches(self, tool: str, args: Mapping[str, Any]) -> Touched:
         """The instances that the call bears on, in the machines' order."""
+        alike = self._alike.get(tool)
+        if alike is not None and (text := alike.key.render_key(args)) is not None and len(text) <= MEMORABLE:
+            return alike.touched(text)
         watches = self._by_name.get(tool)
         if watches is None:
             watches = self._by_folded_name.get(tool.casefold(), self._elsewhere)
@@ -302,16 +309,33 @@ class MachineSet:
         findings: list[Finding] = []
         seen = _Seen({}, {})
         for watch in watches:
-            found: Touch | Finding | None
-            if watch.certain is not None and not watch.machine.speaks and (key := _key(watch, args, seen)) is not None:
-                touches.append(Touch(watch.machine.name, key, watch.certain))
-                continue
             found = _touch(watch, tool, args, seen)
             if isinstance(found, Touch):
                 touches.append(found)
             elif found is not None:
                 findings.append(found)
         return Touched(tuple(touches), tuple(findings)) if touches or findings else NOTHING_TOUCHED
+
+
+class _Alike(NamedTuple):
+    """A tool's machines where all that they make of a call is its key: what each key touches is made once and kept."""
+
+    key: Template
+    touched: Callable[[str], Touched]
+
+
+def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
+    if len({watch.made_from for watch in watches}) != 1 or any(w.certain is None or w.machine.speaks for w in watches):
+        return None
+    normalize = watches[0].machine.normalize
+    certain = [(watch.machine.name, watch.certain) for watch in watches if watch.certain is not None]
+
+    @lru_cache(maxsize=KEPT)
+    def touched(text: str) -> Touched:
+        key = normalize(text)
+        return Touched(tuple(Touch(name, key, exact) for name, exact in certain))
+
+    return _Alike(watches[0].machine.key, touched)
 
 
 def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:

@@ -24,6 +24,8 @@ STAGE: Final = "privilege"
 
 MICRO: Final = 1_000_000
 
+LEXICAL: Final = Finding(STAGE, "warn", "privilege.data_scope", "the path was compared lexically")
+
 Whole = Annotated[int, Meta(ge=0)]
 
 
@@ -79,10 +81,17 @@ class PrivilegeRules:
         self.budget = budget
 
     def allows(self, tool: str, args: Mapping[str, Any]) -> bool:
-        return tool in self.allowed or any(p.matches_allowed(tool, args) for p in self.allowed_patterns)
+        if tool in self.allowed:
+            return True
+        return any(p.matches_allowed(tool, args) for p in self.allowed_patterns)
 
     def forbids(self, tool: str, args: Mapping[str, Any]) -> bool:
-        return tool.casefold() in self.forbidden or any(p.matches_wide(tool, args) for p in self.forbidden_patterns)
+        if self.forbidden and tool.casefold() in self.forbidden:
+            return True
+        for pattern in self.forbidden_patterns:  # a loop: this runs for every call
+            if pattern.matches_wide(tool, args):
+                return True
+        return False
 
 
 def compile_budget(entry: BudgetEntry) -> Budget:
@@ -117,9 +126,9 @@ def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]
         return (Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource),)
     found: list[Finding] = []
     if scope.lexical:
-        found.append(Finding(STAGE, "warn", "privilege.data_scope", "the path was compared lexically"))
+        found.append(LEXICAL)
     _call_cost(rules.budget, call, found)
-    found += check_budget(rules.budget, view, call)
+    _cumulative(rules.budget, view, call, found)
     if rules.approvals:
         found += _approvals(rules.approvals, call)
     return _to_first_denial(found) if found else ()
@@ -127,8 +136,13 @@ def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]
 
 def check_budget(budget: Budget, view: Spent, call: Call) -> list[Finding]:
     """The cumulative limits: also asked of every ancestor whose budget the call would count in."""
-    tally = view.tally
     found: list[Finding] = []
+    _cumulative(budget, view, call, found)
+    return found
+
+
+def _cumulative(budget: Budget, view: Spent, call: Call, found: list[Finding]) -> None:
+    tally = view.tally
     if budget.max_total is not None and tally.cost_microusd + call.reserved_microusd > budget.max_total:
         would = tally.cost_microusd + call.reserved_microusd
         text = f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}"
@@ -140,7 +154,6 @@ def check_budget(budget: Budget, view: Spent, call: Call) -> list[Finding]:
     if budget.max_time is not None and view.at - tally.opened_at > budget.max_time:
         passed = (view.at - tally.opened_at) / MICRO
         found.append(_over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s"))
-    return found
 
 
 def _call_cost(budget: Budget, call: Call, found: list[Finding]) -> None:

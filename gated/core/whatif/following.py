@@ -129,7 +129,7 @@ class _Step:
             return
         content, facts = self._result(settled)
         if trial.is_redacted(content) or trial.is_redacted(facts):
-            machines = turn.profile().machines
+            machines = turn.profile.machines
             touched = [touch.machine for touch in run.in_flight[settled.call].touches]
             blind = [name for name in touched if reads_results(machines.by_name[name])]
             self.whatif._blind.update((self.body.thread, name) for name in blind)
