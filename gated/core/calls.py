@@ -7,7 +7,7 @@ hops, schema of the arguments. What is decided together stands in `batches`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -90,14 +90,17 @@ def may_open(turn: Turn, agent: AgentId, *, by_operator: bool) -> tuple[str, str
 def each(turn: Turn, plea: Plea) -> None:
     judged = judge(turn, plea)
     match judged:
-        case Refused():
-            turn.refuse(judged.code, judged.reason, plea.id)
+        case Judged():
+            if judged.decided.known:
+                settle_judgement(turn, judged)
+            else:
+                turn.turn_away(judged.decided)
         case Repeat():
             turn.replies.append(judged)
-        case Judged() if not judged.decided.known:
-            turn.turn_away(judged.decided)
-        case Judged():
-            settle_judgement(turn, judged)
+        case Refused():
+            turn.refuse(judged.code, judged.reason, plea.id)
+        case _:
+            assert_never(judged)
 
 
 def settle_judgement(turn: Turn, judged: Judged) -> None:
@@ -141,7 +144,7 @@ def judge(turn: Turn, plea: Plea) -> Judgement:
 
 def bounds(turn: Turn, plea: Plea) -> Judged | None:
     """lifecycle and the hop ceiling."""
-    run, limits, profile = turn.run, turn.policy.limits, turn.profile
+    run, limits = turn.run, turn.policy.limits
     if run.end:
         code, reason = ended_reason(plea.tool, run.end, run.reason)
         known = run.refusals < limits.max_refusals and len(run.calls) < limits.max_calls
@@ -149,21 +152,17 @@ def bounds(turn: Turn, plea: Plea) -> Judged | None:
     if len(run.calls) >= limits.max_calls:
         reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
         return Judged(plea, denied(plea, "lifecycle.limit", reason, known=False, hop=False))
-    in_flight = in_flight_limit(turn, plea)
-    if in_flight is not None:
-        return in_flight
-    hops = profile.ceilings.max_hops
-    if hops is not None and run.hop_count >= hops and not profile.observed:
+    if len(run.in_flight) >= limits.max_in_flight:
+        return _too_many_in_flight(limits.max_in_flight, plea)
+    hops = turn.profile.ceilings.max_hops
+    if hops is not None and run.hop_count >= hops and not turn.profile.observed:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
         return Judged(plea, denied(plea, "ceilings.hops", summary), ends=ends)
     return None
 
 
-def in_flight_limit(turn: Turn, plea: Plea) -> Judged | None:
-    limit = turn.policy.limits.max_in_flight
-    if len(turn.run.in_flight) < limit:
-        return None
+def _too_many_in_flight(limit: int, plea: Plea) -> Judged:
     reason = f"{limit} calls of the run are in flight, the most that may be: report their outcomes"
     return Judged(plea, denied(plea, "lifecycle.in_flight_limit", reason, hop=False))
 
@@ -178,11 +177,14 @@ def judge_new(turn: Turn, plea: Plea) -> Judged:
 
 def judge_again(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     """A call that waited, decided on the state and the policy of now; it costs no further hop or retry."""
-    bound = in_flight_limit(turn, plea)
-    misfit = schema_misfit(turn.policy, turn.run.tools, plea.tool, plea.args)
-    if bound is None and misfit is not None:
-        bound = Judged(plea, denied(plea, "ingress.schema", misfit))
-    judged = bound or judge_by_pipeline(turn, plea, lifted)
+    run, limit = turn.run, turn.policy.limits.max_in_flight
+    misfit = schema_misfit(turn.policy, run.tools, plea.tool, plea.args)
+    if len(run.in_flight) >= limit:
+        judged = _too_many_in_flight(limit, plea)
+    elif misfit is not None:
+        judged = Judged(plea, denied(plea, "ingress.schema", misfit))
+    else:
+        judged = judge_by_pipeline(turn, plea, lifted)
     return replace(judged, decided=replace(judged.decided, hop=False, misfit=False), ends=None)
 
 
@@ -206,12 +208,13 @@ def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
 def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     hearing = hear(turn, plea)
     run, profile = hearing.run, hearing.profile
-    standing = (*turn.state.remembered, *run.remembered)
-    if standing:
+    if turn.state.remembered or run.remembered:
+        standing = (*turn.state.remembered, *run.remembered)
         lifted |= tickets.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
-    if ruling.decision == "allow":
-        touches, limit = hearing.touched.touches, hearing.policy.limits.max_instances
+    touches = hearing.touched.touches
+    if touches and ruling.decision == "allow":
+        limit = hearing.policy.limits.max_instances
         full = engine.full(profile.machines, turn.state.order, turn.run_id, touches, limit)
         if full is not None:
             return Judged(plea, denied(plea, "lifecycle.limit", full, hop=True))
@@ -246,7 +249,6 @@ def _exhausted(profile: Profile, ruling: pipeline.Ruling) -> Phase | None:
 
 def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
     policy, run, profile = turn.policy, turn.run, turn.profile
-    ordered = any(stage == "order" for stage, _ in profile.stages)
     return pipeline.Hearing(
         policy=policy,
         profile=profile,
@@ -256,7 +258,7 @@ def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
         call=_call(policy, profile, plea),
         nested=_nested(turn, profile, plea),
         at=turn.at,
-        touched=_touched(profile, plea) if ordered else NOTHING_TOUCHED,
+        touched=_touched(profile, plea) if profile.ordered else NOTHING_TOUCHED,
         ancestors=_seats(turn) if run.parent is not None else (),
     )
 
@@ -296,7 +298,7 @@ def _nested(turn: Turn, profile: Profile, plea: Plea) -> bool:
 
 
 def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
-    call, profile = hearing.call, hearing.profile
+    call, profile, circuits = hearing.call, hearing.profile, hearing.state.circuits
     timeout = hearing.policy.timeouts.get(call.tool, profile.call_timeout)
     path = () if hearing.nested else profile.dfa.paths.get(hearing.run.dfa.phase, ())
     return Admission(
@@ -307,5 +309,5 @@ def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -
         parent=call.parent,
         touches=pipeline.touches_of(hearing, ruling),
         args=call.args if profile.contracts.ensures(call.tool) else None,
-        trial=breaker.is_trial(profile.breaker.rule(call.tool), hearing.state.circuits.get(call.tool), turn.at),
+        trial=bool(circuits) and breaker.is_trial(profile.breaker.rule(call.tool), circuits.get(call.tool), turn.at),
     )

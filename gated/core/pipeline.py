@@ -68,17 +68,15 @@ def _breaker(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
-    rules = hearing.profile.privilege
-    found = privilege.check(rules, _spent(hearing, rules.budget, hearing.run), hearing.call)
+    rules, run = hearing.profile.privilege, hearing.run
+    spent = privilege.Spent(hearing.state.tally if rules.budget.thread else run.tally, hearing.at)
+    found = privilege.check(rules, spent, hearing.call)
     for seat in hearing.ancestors:
         budget = seat.profile.privilege.budget
-        more = privilege.check_budget(budget, _spent(hearing, budget, seat.run), hearing.call)
+        spent = privilege.Spent(hearing.state.tally if budget.thread else seat.run.tally, hearing.at)
+        more = privilege.check_budget(budget, spent, hearing.call)
         found += tuple(replace(finding, run=seat.run_id) for finding in more)
     return found
-
-
-def _spent(hearing: Hearing, budget: privilege.Budget, run: RunState) -> privilege.Spent:
-    return privilege.Spent(hearing.state.tally if budget.thread else run.tally, hearing.at)
 
 
 def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
@@ -161,7 +159,6 @@ CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
     "dcbf": _dcbf,
 }
 
-NOTHING: Final[tuple[Finding, ...]] = ()
 ALLOWED: Final = Ruling("allow", None, None, None, (), (), (), None, (), ())
 
 _OUTCOMES: Final = frozenset({"deny", "ask", "warn"})
@@ -175,9 +172,13 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
     answered: list[Finding] = []
     stages = hearing.profile.stages
     for position, (stage, watched) in enumerate(stages):
-        found = _examine(stage, hearing)
-        if found is NOTHING:
-            continue
+        try:
+            found = CHECKS[stage](hearing)
+            if found == ():  # the usual case
+                continue
+            _prove(found)
+        except Exception as error:  # fail closed
+            found = _crashed(stage, error)
         denied: Finding | None = None
         for finding in found:
             if watched and finding.authoritative:
@@ -227,23 +228,22 @@ def _ruling(
     )
 
 
-def _examine(stage: str, hearing: Hearing) -> tuple[Finding, ...]:
-    """A stage's findings; fail closed where it raises or answers with something else."""
-    try:
-        found = CHECKS[stage](hearing)
-        if found == NOTHING:
-            return NOTHING
-        for finding in found:
-            if not isinstance(finding, Finding) or finding.outcome not in _OUTCOMES:
-                raise TypeError(f"{finding!r} is no finding")
-    except Exception as error:
-        reason = f"the stage {stage} failed on this call, so it is denied"
-        return (Finding(stage, "deny", f"{stage}.crashed", reason, error=type(error).__name__),)
-    return tuple(found)
+def _prove(found: tuple[Finding, ...]) -> None:
+    """Raises `TypeError` where a stage answered with something else than findings."""
+    if found.__class__ is not tuple:
+        raise TypeError(f"{found!r} is no tuple of findings")
+    for finding in found:
+        if finding.__class__ is not Finding or finding.outcome not in _OUTCOMES:
+            raise TypeError(f"{finding!r} is no finding")
+
+
+def _crashed(stage: str, error: Exception) -> tuple[Finding, ...]:
+    reason = f"the stage {stage} failed on this call, so it is denied"
+    return (Finding(stage, "deny", f"{stage}.crashed", reason, error=type(error).__name__),)
 
 
 def _would(decision: Decided, findings: list[Finding]) -> Literal["deny", "suspend"] | None:
-    watched = {finding.outcome for finding in findings if not finding.authoritative}
+    watched = [finding.outcome for finding in findings if not finding.authoritative]
     if decision != "deny" and "deny" in watched:
         return "deny"
     if decision == "allow" and "ask" in watched:
@@ -259,7 +259,7 @@ def source_of(finding: Finding) -> str:
 
 def touches_of(hearing: Hearing, ruling: Ruling) -> tuple[Touch, ...]:
     """The machine instances that the admitted call bears on; answered asks let their transitions fire."""
-    asked = frozenset((f.machine, f.key) for f in ruling.lifted if f.machine is not None)
-    if not asked:
+    if not ruling.lifted:
         return hearing.touched.touches
+    asked = frozenset((f.machine, f.key) for f in ruling.lifted if f.machine is not None)
     return engine.override(hearing.touched, asked)

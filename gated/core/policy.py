@@ -115,6 +115,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     privilege: privilege.PrivilegeRules
     dfa: dfa.DfaRules
     machines: MachineSet
+    ordered: bool  # the stage order is enabled and has machines
     contracts: contracts.ContractSet
     dcbf: dcbf.DcbfRules
     breaker: breaker.BreakerRules
@@ -253,7 +254,7 @@ class _Compiler:
         per_call = self.at(place("dcbf"), parse_usd, entry.dcbf.resource.per_call_cost_usd)
         observed = "observe" in (entry.mode, self._entry.mode)
         budget = entry.resource_budget
-        breakers = self._breaker(place, entry)
+        breakers, machines = self._breaker(place, entry), self._own_machines(place("machines"), entry)
         enabled: list[Watchable] = [*(("breaker",) if breakers.any else ()), *(s for s in STAGES if s in entry.checks)]
         return Profile(
             name=name,
@@ -272,7 +273,8 @@ class _Compiler:
                 budget.max_loops_per_phase,
                 budget.scope == "thread",
             ),
-            machines=self._own_machines(place("machines"), entry),
+            machines=machines,
+            ordered="order" in enabled and bool(machines.machines),
             contracts=self._contracts,
             dcbf=self.at(place("dcbf"), self._dcbf, entry.dcbf, per_call),
             breaker=breakers,

@@ -32,11 +32,15 @@ def gate(
 ) -> tuple[Finding, ...]:
     """The findings of every machine that the call bears on, in the machines' order."""
     findings = list(touched.findings)
+    by_name, instances = machines.by_name, order.instances
     for touch in touched.touches:
-        machine = machines.by_name[touch.machine]
-        instance = order.at(machine.slot_in(run), touch.key) or machine.fresh
-        if touch.exact and not instance.kinds and _listed(machine, touch.exact, instance.state):
-            continue  # the usual case
+        machine, exact = by_name[touch.machine], touch.exact
+        keys = instances.get(machine.slot or slot_of(machine.name, machine.scope, run))
+        instance = (None if keys is None else keys.get(touch.key)) or machine.fresh
+        if len(exact) == 1 and not instance.kinds:  # the usual case, at its price
+            sources = machine.transitions[exact[0]].sources
+            if sources is None or instance.state in sources:
+                continue
         finding = _examine(machine, instance, run, tool, touch, args)
         if finding is not None:
             findings.append(finding)
@@ -47,7 +51,7 @@ def gate(
 
 
 def _instance(order: OrderState, machine: Machine, run: RunId, key: str) -> Instance:
-    return order.at(machine.slot_in(run), key) or machine.fresh
+    return order.at(machine.slot or slot_of(machine.name, machine.scope, run), key) or machine.fresh
 
 
 def _examine(
@@ -227,7 +231,8 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
     found: list[str] = []
     for machine in machines.machines:
         if machine.terminal and not machine.observed:
-            keys: Map[str, Instance] = order.instances.get(machine.slot_in(run)) or Map()
+            slot = machine.slot or slot_of(machine.name, machine.scope, run)
+            keys: Map[str, Instance] = order.instances.get(slot, NO_INSTANCES)
             found += [
                 _shown(machine, key, instance)
                 for key, instance in keys.items()
@@ -260,12 +265,13 @@ def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, tou
     instances, size, by_name = order.instances.mutate(), order.size, machines.by_name
     for touch in touches:
         if touch.exact:
-            machine = by_name[touch.machine]
-            slot, key = machine.slot_in(run), touch.key
+            machine, key = by_name[touch.machine], touch.key
+            slot = machine.slot or slot_of(machine.name, machine.scope, run)
             keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
             instance = keys.get(key)
-            size += instance is None
-            instances[slot] = keys.set(key, (instance or machine.fresh).joined(Flight(run, call, machine.kind(touch))))
+            if instance is None:
+                size, instance = size + 1, machine.fresh
+            instances[slot] = keys.set(key, instance.joined(Flight(run, call, machine.kind(touch))))
     return replace(order, instances=instances.finish(), size=size)
 
 
@@ -315,7 +321,7 @@ def _throttled(order: OrderState, machines: MachineSet, touch: Touch) -> OrderSt
 
 def count(order: OrderState, findings: tuple[Finding, ...], stage: str | None, decision: str, tool: str) -> OrderState:
     """Asks and denials count once, where they decide the call; warnings where the call is allowed."""
-    mine = [f for f in findings if f.stage == STAGE and f.authoritative and f.machine is not None]
+    mine = [f for f in findings if f.machine is not None and f.stage == STAGE and f.authoritative]
     if not mine:
         return order
     if decision == "allow":

@@ -133,7 +133,7 @@ class Machine(Struct, frozen=True):
 
     name: str
     scope: Scope
-    slot: str  # where a thread's instances of it are
+    slot: str  # where its instances are; empty where every run has its own
     observed: bool
     key: Template
     normalize: Callable[[str], str]
@@ -144,9 +144,6 @@ class Machine(Struct, frozen=True):
     terminal: frozenset[str]
     speaks: bool  # some transition emits, or warns
     entry: MachineEntry
-
-    def slot_in(self, run: RunId) -> str:
-        return self.slot if self.scope == "thread" else slot_of(self.name, self.scope, run)
 
     def kind(self, touch: Touch) -> Kind:
         """Every way in which the call may move an instance, whatever its outcome."""
@@ -171,7 +168,7 @@ def compile_machine(entry: MachineEntry) -> Machine:
     return Machine(
         name=entry.name,
         scope=entry.scope,
-        slot=slot_of(entry.name, "thread", RunId("")),
+        slot=slot_of(entry.name, "thread", RunId("")) if entry.scope == "thread" else "",
         observed=entry.mode == "observe",
         key=key,
         normalize=NORMALIZERS[entry.key_normalizer],

@@ -48,6 +48,8 @@ class Instance(Struct, frozen=True, array_like=True):
     kinds: Kinds = ()
 
     def joined(self, flight: Flight) -> Instance:
+        if not self.flights:
+            return Instance(self.state, self.moved, (flight,), ((flight.kind, 1),))
         return Instance(self.state, self.moved, (*self.flights, flight), _shifted(self.kinds, flight.kind, 1))
 
     def left(self, run: RunId, call: CallId) -> Instance | None:
@@ -60,8 +62,6 @@ class Instance(Struct, frozen=True, array_like=True):
 
 
 def _shifted(kinds: Kinds, kind: Kind, by: int) -> Kinds:
-    if not kinds:
-        return ((kind, by),)
     for index, (known, count) in enumerate(kinds):
         if known == kind:
             rest = ((kind, count + by),) if count + by else ()
