@@ -85,7 +85,7 @@ def decide_call(
     """The verdict on one call of an open run. `lifted` are the sources of asks that people have answered."""
     turn = Turn(registry, state, run_id, at)
     barred = may_speak(turn, agent)
-    if barred is None and agent not in turn.policy().agents:
+    if barred is None and agent not in turn.policy.agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
         return Judged(plea, _denial(plea, *barred))

@@ -55,14 +55,14 @@ def _before(case: Case, draft: Draft) -> list[StageReport]:
         finding = () if barred is None else (Finding("lifecycle", "deny", *barred),)
         return [_report("lifecycle", finding)]
     reports = [_lifecycle(turn, draft, barred)]
-    hops = turn.profile().ceilings.max_hops
+    hops = turn.profile.ceilings.max_hops
     if hops is None:
         reports.append(StageReport("ceilings", "off"))
     else:
         over = turn.run.hop_count >= hops
         finding = (Finding("ceilings", "deny", "ceilings.hops", ceilings.hops_summary(hops)),) if over else ()
-        reports.append(_report("ceilings", finding, turn.profile().observed))
-    misfit = calls.schema_misfit(turn.policy(), turn.run.tools, draft.plea.tool, draft.plea.args)
+        reports.append(_report("ceilings", finding, turn.profile.observed))
+    misfit = calls.schema_misfit(turn.policy, turn.run.tools, draft.plea.tool, draft.plea.args)
     reports.insert(0, _report("ingress", () if misfit is None else (Finding("ingress", "deny", "ingress.schema", misfit),)))
     return reports
 
