@@ -43,14 +43,24 @@ def apply(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call the function with a call's arguments. Raises `TypeError` where it does not take these."""
     known, rest = signature(function), dict(arguments)
     bound: OrderedDict[str, Any] = OrderedDict()
+    left_out: list[str] = []
     for name, parameter in known.parameters.items():
         if parameter.kind is Parameter.VAR_KEYWORD:
             bound[name], rest = rest, {}
         elif name in rest:
             bound[name] = rest.pop(name)
-            if parameter.kind is Parameter.VAR_POSITIONAL and not isinstance(bound[name], list | tuple):
-                raise TypeError(f"`{name}` of `{name_of(function)}` must be a list")
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                _surplus(function, name, bound[name], left_out)
+        else:
+            left_out.append(name)
     if rest:
         raise TypeError(f"`{name_of(function)}` takes no argument `{min(rest)}`")
     whole = BoundArguments(known, bound)
     return function(*whole.args, **whole.kwargs)
+
+
+def _surplus(function: Callable[..., Any], name: str, value: Any, left_out: Sequence[str]) -> None:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"`{name}` of `{name_of(function)}` must be a list")
+    if value and left_out:
+        raise TypeError(f"`{name_of(function)}` is missing `{left_out[0]}`, which stands before `{name}`")

@@ -1,0 +1,56 @@
+"""A function's arguments as a call's arguments and back: nothing shifts, nothing is lost, nothing is hidden from a policy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gated.client.binding import apply, bind
+
+
+def plain(a: int, b: int = 2, *, c: int = 3) -> Any:
+    return (a, b, c)
+
+
+def surplus(a: int, /, b: int = 2, *rest: int, c: int = 3, **more: int) -> Any:
+    return (a, b, rest, c, more)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "bound"),
+    [
+        (plain, (1,), {}, {"a": 1, "b": 2, "c": 3}),
+        (plain, (), {"b": 5, "a": 4}, {"a": 4, "b": 5, "c": 3}),
+        (surplus, (1,), {}, {"a": 1, "b": 2, "rest": [], "c": 3}),
+        (surplus, (1, 2, 3, 4), {"d": 5}, {"a": 1, "b": 2, "rest": [3, 4], "c": 3, "d": 5}),
+    ],
+)
+def test_what_is_bound_calls_the_function_as_it_was_called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]
+) -> None:
+    assert bind(function, args, kwargs) == bound
+    assert apply(function, bound) == function(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "edited", "why"),
+    [
+        (plain, {"a": 1, "d": 2}, "takes no argument `d`"),
+        (plain, {"b": 1}, "missing"),
+        (surplus, {"b": 1}, "missing"),
+        (surplus, {"a": 1, "rest": "abc"}, "`rest` of `surplus` must be a list"),
+        (surplus, {"a": 1, "rest": [3]}, "missing `b`"),
+    ],
+)
+def test_an_edit_that_the_function_does_not_take_is_no_call(
+    function: Callable[..., Any], edited: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        apply(function, edited)
+
+
+def test_a_keyword_cannot_hide_behind_another_parameter() -> None:
+    with pytest.raises(TypeError, match="has the name of another parameter"):
+        bind(surplus, (1,), {"rest": 5})
+    with pytest.raises(TypeError, match="has the name of another parameter"):
+        bind(surplus, (1,), {"a": 5})
