@@ -89,13 +89,15 @@ def _wanted(tool: str, args: str, cost: float | None) -> Wanted:
     return wanted
 
 
-def _records(log: str | None) -> tuple[list[Record], dict[str, Policy]]:
+def _records(log: str | None, run: str | None) -> tuple[list[Record], dict[str, Policy]]:
+    """The records of the threads that the run is on."""
     if log is None:
         return [], {}
 
     async def work() -> tuple[list[Record], dict[str, Policy]]:
         async with open_log(log) as opened:
-            return [record async for _, record in opened.read_all()], await policies_of(opened)
+            threads = {record.thread async for _, record in opened.read_all() if record.run == run}
+            return [record async for _, record in opened.read_all() if record.thread in threads], await policies_of(opened)
 
     found: tuple[list[Record], dict[str, Policy]] = run_async(work)
     return found
@@ -104,7 +106,7 @@ def _records(log: str | None) -> tuple[list[Record], dict[str, Policy]]:
 def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None) -> Case:
     if log is None or run is None:
         fail("a recorded call is named by --log, --run and --call")
-    records, known = _records(log)
+    records, known = _records(log, run)
     found = recorded_case(records, known, run, call, policy, _compile)
     if found is None:
         fail(f"the log has no verdict on call `{call}` of run `{run}`", NO)
@@ -112,7 +114,7 @@ def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None
 
 
 def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent: str | None, wanted: Wanted) -> Case:
-    records, known = _records(log)
+    records, known = _records(log, run)
     state = _state(records, known, run)
     current = None if state is None or run is None else state.runs[RunId(run)]
     if policy is None and current is not None:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
+from gated.cli.suggest import suggest_policy
 from gated.core.lint import lint
 from gated.core.order.diagram import mermaid, svg
 from gated.core.order.patterns import PatternError, compile_pattern
@@ -169,3 +170,4 @@ def diagram(
 
 app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
 app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)
+app.command("suggest", epilog="Example: gated policy suggest --log .gated/log.db --out policy.yaml")(suggest_policy)

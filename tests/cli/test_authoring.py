@@ -138,3 +138,26 @@ def test_diff_of_a_policy_with_itself_in_another_order(log: Path, policy: Path, 
     assert "differ in nothing" in text
     assert "no recorded call flips" in text
     assert gated("policy", "diff", policy, tmp_path / "missing.yaml")[0] == 2
+
+
+# --- suggest ---------------------------------------------------------------------------------------------------------
+
+
+def test_suggest_writes_a_policy_that_loads_and_says_what_it_denies(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "suggested.yaml"
+    status, _, told = gated("policy", "suggest", "--log", log, "--out", out)
+    assert status == 0
+    assert "allows 4 of 4 recorded calls that ran" in told
+    assert "lets through what was not allowed" in told  # the write before its read: no machine is suggested
+    assert gated("policy", "check", out)[0] == 0
+    text = gated("policy", "suggest", "--log", log)[1]
+    assert text == out.read_text()
+    found = json.loads(gated("policy", "suggest", "--log", log, "--json")[1])
+    assert (found["allowed"], found["still_allowed"], found["denied"]) == (4, 4, [])
+    assert found["policy"]["agents"]["a"]["allowed_tools"] == ["Read", "Write", "send_email"]
+
+
+def test_suggest_of_nobody(log: Path) -> None:
+    status, _, told = gated("policy", "suggest", "--log", log, "--agent", "zoe")
+    assert status == 1
+    assert "zoe" in told

@@ -1,0 +1,111 @@
+"""`gated policy suggest`: an allow-list and scopes out of recorded runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from gated.cli.output import NO, Json, errors, fail, run_async, say_json
+from gated.core.policy import Policy, load
+from gated.core.suggest import Watch, suggest
+from gated.core.whatif import Compared, WhatIf
+from gated.documents import parse_document, write_yaml
+from gated.shell.log.open import open_log, policies_of
+
+SHOWN = 20
+
+HEAD = """\
+# Suggested from {calls} calls of {runs} recorded runs. It allows what ran, and nothing else; budgets are the most that one run
+# took, and half as much again. Machines, contracts, approvals and patterns are yours to add. Read it before you use it.
+"""
+
+
+def suggest_policy(
+    log: Annotated[str, typer.Option(help="A log: a SQLite file or a .jsonl export.")],
+    agent: Annotated[list[str] | None, typer.Option(help="Only this agent; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the policy to this file, not to standard output.")] = None,
+    json_: Json = False,
+) -> None:
+    """Make a policy of recorded runs, and say what it would have denied of them (on standard error)."""
+    watch, known = _watched(log)
+    data = suggest(watch, known, agent or ())
+    if not data["agents"]:
+        fail("the log holds no call that was allowed" + (f" of {', '.join(agent)}" if agent else ""), NO)
+    head = HEAD.format(calls=sum(map(len, watch.calls.values())), runs=len(watch.runs))
+    text = head + write_yaml(data)
+    policy = load(parse_document(text, file="suggested.yaml"))
+    found = _compared(log, policy)
+    if json_:
+        say_json({"policy": data, "digest": policy.digest, **_counts(found), "denied": _denied(found), "freed": _freed(found)})
+        return
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+    _report(found, out)
+
+
+def _watched(log: str) -> tuple[Watch, dict[str, Policy]]:
+    async def work() -> tuple[Watch, dict[str, Policy]]:
+        watch = Watch()
+        async with open_log(log) as opened:
+            async for _, record in opened.read_all():
+                watch.feed(record)
+            return watch, await policies_of(opened)
+
+    found: tuple[Watch, dict[str, Policy]] = run_async(work)
+    return found
+
+
+def _compared(log: str, policy: Policy) -> list[Compared]:
+    """What the suggestion says of the log's calls, of the agents it is about."""
+
+    async def work() -> list[Compared]:
+        whatif, found = WhatIf(policy), list[Compared]()
+        async with open_log(log) as opened:
+            async for _, record in opened.read_all():
+                found += [item for item in whatif.feed(record) if item.what == "call" and item.agent in policy.agents]
+        return found
+
+    compared: list[Compared] = run_async(work)
+    return compared
+
+
+def _counts(found: list[Compared]) -> dict[str, int]:
+    allowed = [item for item in found if item.recorded.decision == "allow"]
+    return {"allowed": len(allowed), "still_allowed": sum(item.outcome == "unchanged" for item in allowed)}
+
+
+def _denied(found: list[Compared]) -> list[Compared]:
+    """What ran and would not."""
+    return [item for item in found if item.recorded.decision == "allow" and item.outcome == "flipped"]
+
+
+def _freed(found: list[Compared]) -> list[Compared]:
+    """What was denied, or asked for, and would now simply run: what a rule said that is not suggested again."""
+    return [i for i in found if i.recorded.decision != "allow" and i.derived is not None and i.derived.decision == "allow"]
+
+
+def _report(found: list[Compared], out: Path | None) -> None:
+    counts = _counts(found)
+    where = f" in {out}" if out is not None else ""
+    _tell(f"the policy{where} allows {counts['still_allowed']} of {counts['allowed']} recorded calls that ran")
+    _list("[red]it would have denied[/]", _denied(found), lambda item: item.derived.reason if item.derived else "")
+    _list("[yellow]it lets through what was not allowed[/]", _freed(found), lambda item: item.recorded.reason)
+
+
+def _list(title: str, items: list[Compared], why: Any) -> None:
+    if items:
+        _tell(f"{title}: {len(items)}")
+    for item in items[:SHOWN]:
+        _tell(f"  {escape(item.run)} {escape(item.call)} {escape(item.tool)}: {escape(str(why(item) or ''))[:160]}")
+    if len(items) > SHOWN:
+        _tell(f"  and {len(items) - SHOWN} more: --json lists them all")
+
+
+def _tell(text: str) -> None:
+    errors.print(text, highlight=False, soft_wrap=True)

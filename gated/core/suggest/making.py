@@ -1,0 +1,141 @@
+"""The policy: allow-lists and scopes of what ran, budgets of the most that one run took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gated.core.barriers.entries import PER_CALL_USD
+from gated.core.policy import Policy
+from gated.core.suggest.resources import Found, kinds_of, places_of
+from gated.core.suggest.watching import Ran, RunSeen, Watch
+from gated.events import AgentId
+
+MICRO: Final = 1_000_000
+ROOM: Final = 1.5  # budgets are the most that was seen, and half as much again
+STEPS: Final = 50  # what a run may take where nothing is said
+OUTBOUND: Final = ("send_email", "http_request")
+KEPT: Final = ("resources", "outbound", "sensitive", "schema", "cost_usd", "call_timeout")
+PRIVACY: Final = (0.5, 0.2)
+
+
+def suggest(watch: Watch, known: Mapping[str, Policy], agents: Sequence[str] = ()) -> dict[str, Any]:
+    """The document of a policy that loads. `known` are the log's policies; `agents` limits it to these."""
+    chosen = {a: calls for a, calls in sorted(watch.calls.items()) if not agents or a in agents}
+    tools = _tools([call for calls in chosen.values() for call in calls], known)
+    profiles = {str(agent): _profile(watch, agent, calls, tools, known) for agent, calls in chosen.items()}
+    data: dict[str, Any] = {"version": 1, "agents": profiles}
+    return {**data, "tools": tools} if tools else data
+
+
+def _tools(calls: Iterable[Ran], known: Mapping[str, Policy]) -> dict[str, dict[str, Any]]:
+    """What the recorded policies say of the tools, and which of their arguments named resources."""
+    by_tool: dict[str, list[dict[str, Any]]] = {}
+    for call in calls:
+        by_tool.setdefault(call.tool, []).append(call.args)
+    tools: dict[str, dict[str, Any]] = {}
+    for tool, args in sorted(by_tool.items()):
+        declared = _declared(tool, known)
+        kinds = {**kinds_of(args), **(declared.get("resources") or {}).get("args", {})}
+        entry = {**({"resources": {"args": dict(sorted(kinds.items()))}} if kinds else {}), **declared}
+        if kinds:
+            entry["resources"] = {"args": dict(sorted(kinds.items()))}
+        if entry:
+            tools[tool] = entry
+    return tools
+
+
+def _declared(tool: str, known: Mapping[str, Policy]) -> dict[str, Any]:
+    for policy in known.values():
+        entry = json.loads(policy.text).get("tools", {}).get(tool)
+        if entry:
+            return {key: entry[key] for key in KEPT if key in entry}
+    return {}
+
+
+def _profile(
+    watch: Watch, agent: AgentId, calls: list[Ran], tools: Mapping[str, Any], known: Mapping[str, Policy]
+) -> dict[str, Any]:
+    runs = [run for run in watch.runs.values() if run.agent == agent]
+    before = _before(agent, runs, known)
+    profile: dict[str, Any] = {key: before[key] for key in ("role", "owner") if key in before}
+    profile["allowed_tools"] = sorted({call.tool for call in calls})
+    scope = _scope(places_of(calls, tools, _base(before)), _base(before))
+    if scope:
+        profile["data_scope"] = scope
+    profile["resource_budget"] = _budget(runs)
+    barriers = _barriers(runs, tools)
+    return {**profile, "dcbf": barriers} if barriers else profile
+
+
+def _before(agent: AgentId, runs: list[RunSeen], known: Mapping[str, Policy]) -> dict[str, Any]:
+    """The profile that the agent last ran under."""
+    for run in reversed(runs):
+        if run.policy in known:
+            data = json.loads(known[run.policy].text)
+            return {**(data.get("defaults") or {}), **((data.get("agents") or {}).get(str(agent)) or {})}
+    return {}
+
+
+def _base(before: Mapping[str, Any]) -> str:
+    scope = before.get("data_scope")
+    base = scope.get("base_path") if isinstance(scope, dict) else None
+    return str(base or "/workspace")
+
+
+def _scope(found: Found, base: str) -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    if found.tables:
+        scope["allowed_databases"] = sorted(found.tables)
+        scope["allowed_tables"] = {database: sorted(names) for database, names in sorted(found.tables.items())}
+    if found.endpoints:
+        scope["allowed_api_endpoints"] = sorted(found.endpoints)
+    if found.folders:
+        scope["allowed_paths"] = sorted(found.folders)
+    if found.relative:
+        scope["base_path"] = base
+    return scope
+
+
+def _budget(runs: list[RunSeen]) -> dict[str, Any]:
+    calls = _most(runs, lambda run: sum(run.tools.values()))
+    budget: dict[str, Any] = {"max_calls": _round(calls * ROOM)}
+    cost = _most(runs, lambda run: run.cost_microusd)
+    if cost > calls * PER_CALL_USD * MICRO:
+        budget["max_total_cost_usd"] = _round(cost * ROOM / MICRO * 100) / 100
+    tokens = _most(runs, lambda run: run.tokens)
+    if tokens:
+        budget["max_tokens"] = _round(tokens * ROOM)
+    if calls > STEPS:
+        budget["max_steps"] = _round(calls * ROOM)
+    return budget
+
+
+def _barriers(runs: list[RunSeen], tools: Mapping[str, Any]) -> dict[str, Any]:
+    """Barriers that one run came beyond, moved just so far."""
+    outbound = {*OUTBOUND, *(name for name, entry in tools.items() if entry.get("outbound"))}
+    budget, per_call = PRIVACY
+    sent = _most(runs, lambda run: sum(number for tool, number in run.tools.items() if tool in outbound))
+    found: dict[str, Any] = {}
+    if sent * per_call > budget:
+        found["privacy"] = {"budget": round(sent * per_call, 6), "per_call": per_call}
+    calls = _most(runs, lambda run: sum(run.tools.values()))
+    if calls > STEPS:
+        found["stability"] = {"step_budget": _round(calls * ROOM)}
+    cost = _most(runs, lambda run: run.cost_microusd)
+    if cost > 10 * MICRO:
+        found["resource"] = {"limit_usd": _round(cost * ROOM / MICRO)}
+    return found
+
+
+def _most(runs: list[RunSeen], number: Callable[[RunSeen], int]) -> int:
+    return max(map(number, runs), default=0)
+
+
+def _round(number: float) -> int:
+    """Up, to two digits: nobody means 37."""
+    whole, unit = -int(-number // 1), 1
+    while whole > 100 * unit:
+        unit *= 10
+    return -(-whole // unit) * unit

@@ -1,0 +1,115 @@
+"""A suggested policy loads, allows what ran, and nothing beyond it."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from core.acts import Acts
+from gated.core.policy import load
+from gated.core.suggest import Watch, suggest
+from gated.core.suggest.making import _round
+from gated.core.suggest.resources import _folders
+from gated.core.whatif import WhatIf
+from gated.documents import parse_document, write_yaml
+
+OPEN = "version: 1\nagents:\n  a: {allowed_tools: ['*'], data_scope: any, owner: ana, dcbf: {remove: [privacy]}}\n"
+
+
+def suggested(acts: Acts) -> dict[str, object]:
+    watch = Watch()
+    for record in acts.records:
+        watch.feed(record)
+    return suggest(watch, acts.world.known)
+
+
+def verdicts(acts: Acts, data: dict[str, object]) -> list[str]:
+    whatif = WhatIf(load(parse_document(write_yaml(data), file="s.yaml")))
+    found = [item for record in acts.records for item in whatif.feed(record)]
+    return [item.derived.decision for item in found if item.derived is not None]
+
+
+def test_what_ran_is_allowed_with_its_scope_and_nothing_else() -> None:
+    acts = Acts(OPEN)
+    acts.run("Read", file_path="/workspace/src/a.py")
+    acts.run("Read", file_path="/workspace/src/deep/b.py")
+    acts.run("fetch", url="https://API.example.com:443/v1?q=1", note="see the docs.")
+    acts.run("query", table="shop.orders")
+    data = suggested(acts)
+    assert data["agents"] == {
+        "a": {
+            "owner": "ana",
+            "allowed_tools": ["Read", "fetch", "query"],
+            "data_scope": {
+                "allowed_databases": ["shop"],
+                "allowed_tables": {"shop": ["orders"]},
+                "allowed_api_endpoints": ["https://api.example.com"],
+                "allowed_paths": ["/workspace/src"],
+            },
+            "resource_budget": {"max_calls": 6},
+        }
+    }
+    assert data["tools"] == {
+        "Read": {"resources": {"args": {"file_path": "path"}}},
+        "fetch": {"resources": {"args": {"url": "url"}}},
+        "query": {"resources": {"args": {"table": "table"}}},
+    }
+    assert verdicts(acts, data) == ["allow"] * 4
+    other = Acts(OPEN)
+    for tool, args in (("Read", {"file_path": "/etc/passwd"}), ("fetch", {"url": "https://evil.test"}), ("Bash", {})):
+        other.run(tool, **args)
+    assert verdicts(other, data) == ["deny"] * 3
+
+
+def test_relative_paths_start_where_they_did() -> None:
+    policy = OPEN.replace("data_scope: any", "data_scope: {allowed_paths: [/srv], base_path: /srv}")
+    acts = Acts(policy + "tools: {Read: {resources: {args: {p: path}}}}\n")
+    acts.run("Read", p="x/./y.txt")
+    data = suggested(acts)
+    assert data["agents"]["a"]["data_scope"] == {"allowed_paths": ["/srv/x"], "base_path": "/srv"}  # type: ignore[index]
+    assert verdicts(acts, data) == ["allow"]
+
+
+def test_budgets_follow_the_most_that_one_run_took() -> None:
+    acts = Acts(OPEN)
+    for _ in range(5):
+        acts.run("send_email", to="x")
+    data = suggested(acts)
+    assert data["agents"]["a"]["dcbf"] == {"privacy": {"budget": 1.0, "per_call": 0.2}}  # type: ignore[index]
+    assert verdicts(acts, data) == ["allow"] * 5
+    acts.run("send_email", to="x")
+    assert verdicts(acts, data)[-1] == "deny"
+
+
+def test_what_the_old_policy_says_of_a_tool_is_kept_and_what_is_of_no_clear_kind_is_left_to_people() -> None:
+    acts = Acts(OPEN + "tools: {mail: {outbound: true, cost_usd: 0.02}}\n")
+    acts.run("mail", to="someone")
+    acts.run("open", name="report.pdf")
+    data = suggested(acts)
+    assert data["tools"] == {"mail": {"outbound": True, "cost_usd": 0.02}}
+    assert verdicts(acts, data) == ["allow", "deny"]
+
+
+def test_denied_calls_suggest_nothing() -> None:
+    acts = Acts("version: 1\nagents: {a: {allowed_tools: [x]}}\n")
+    acts.run("y")
+    assert suggested(acts) == {"version": 1, "agents": {}}
+
+
+def test_folders_are_few_and_never_the_root() -> None:
+    assert _folders(["/a/b/c.txt", "/a/b/d/e.txt", "/x"]) == {"/a/b", "/x"}
+    many = [f"/srv/data/{n}/f" for n in range(30)]
+    assert _folders(many) == {"/srv/data"}
+    assert "/" not in _folders([f"/{n}/f" for n in range(30)])
+
+
+def test_numbers_are_rounded_up_to_what_people_mean() -> None:
+    assert [_round(n) for n in (0, 1.5, 37, 101, 1234)] == [0, 2, 37, 110, 1300]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+DATA = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+
+
+@given(st.dictionaries(st.text(min_size=1), DATA, max_size=4))
+@example({"on": ["yes", "1e3", "0x1", "null", "~", "a: b", "#x", "\u2028", "-", ""]})
+def test_what_is_written_reads_back(data: dict[str, object]) -> None:
+    assert parse_document(write_yaml(data) if data else "{}", file="x.yaml").data == data
