@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
     )(verify)
 
 
-async def _progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
+async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
     """All records, with a bar on standard error where a person looks."""
     total = await log.head()
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
@@ -57,7 +57,7 @@ def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
             known = await policies_of(opened)
             replayer = Replayer(known.get)
             threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
-            async for _, record in _progressed(opened, "replaying"):
+            async for _, record in progressed(opened, "replaying"):
                 if threads is not None and record.thread not in threads:
                     continue
                 difference = replayer.feed(record)
@@ -91,7 +91,7 @@ def verify(
         checker = ChainChecker()
         seen = not wanted or wanted["records"] == 0
         async with open_log(log) as opened:
-            async for position, record in _progressed(opened, "verifying"):
+            async for position, record in progressed(opened, "verifying"):
                 damage = checker.feed(position, record)
                 if damage is not None:
                     return {"ok": False, "records": checker.records, "damage": damage}

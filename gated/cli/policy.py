@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from gated.cli.barriers import barriers
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
@@ -25,6 +26,8 @@ from gated.documents import Document
 from gated.shell.policies import load_document, read_document, read_policy
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
+
+app.command("barriers", epilog="Example: gated policy barriers --log .gated/log.db --svg barriers.svg")(barriers)
 
 PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
 

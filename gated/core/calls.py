@@ -279,14 +279,18 @@ def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
 
 
 def _call(policy: Policy, profile: Profile, plea: Plea) -> Call:
-    floor, estimate = policy.costs.get(plea.tool), plea.cost_microusd
+    floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
+    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, plea.cost_microusd, floor, reserved)
+
+
+def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> tuple[int | None, int]:
+    """What the policy says the tool costs at least, and what a call of it takes from every budget (micro-dollars)."""
+    floor = policy.costs.get(tool)
     if estimate is None:
-        reserved = profile.dcbf.per_call_microusd if floor is None else floor
-    elif floor is None or profile.privilege.budget.trust_costs:
-        reserved = estimate
-    else:
-        reserved = max(estimate, floor)
-    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, estimate, floor, reserved)
+        return floor, profile.dcbf.per_call_microusd if floor is None else floor
+    if floor is None or profile.privilege.budget.trust_costs:
+        return floor, estimate
+    return floor, max(estimate, floor)
 
 
 def _nested(turn: Turn, profile: Profile, plea: Plea) -> bool:

@@ -9,7 +9,7 @@ Codes: `dcbf.barrier`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
@@ -141,20 +141,38 @@ def evaluate_state(rules: DcbfRules, state: BarrierState) -> float:
     return math.fsum(b.weight * values[b.name] for b in rules.barriers) / total
 
 
-def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], actions: Iterable[Call]) -> Mapping[str, Any]:
-    """How often the condition fails over recorded (state, action) pairs; states already outside are skipped."""
-    checks = violations = 0
-    for state, action in zip(states, actions, strict=True):
+class Invariance:
+    """How often the condition fails, counted as states and actions come. States already outside are skipped."""
+
+    __slots__ = ("checks", "violations")
+
+    def __init__(self) -> None:
+        self.checks = self.violations = 0
+
+    def feed(self, rules: DcbfRules, state: BarrierState, action: Call) -> tuple[Breach, ...]:
+        """The barriers for which the condition fails here."""
         if any(barrier.of(state) < 0 for barrier in rules.barriers):
-            continue
-        checks += 1
-        violations += bool(check(rules, state, action))
-    return {
-        "total_checks": checks,
-        "violations": violations,
-        "violation_rate": violations / checks if checks else 0.0,
-        "forward_invariant": violations == 0,
-    }
+            return ()
+        self.checks += 1
+        breaches = tuple(breach for finding in check(rules, state, action) for breach in finding.breaches)
+        self.violations += bool(breaches)
+        return breaches
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "total_checks": self.checks,
+            "violations": self.violations,
+            "violation_rate": self.violations / self.checks if self.checks else 0.0,
+            "forward_invariant": self.violations == 0,
+        }
+
+
+def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], actions: Iterable[Call]) -> dict[str, Any]:
+    """How often the condition fails over (state, action) pairs; states already outside are skipped."""
+    counted = Invariance()
+    for state, action in zip(states, actions, strict=True):
+        counted.feed(rules, state, action)
+    return counted.report()
 
 
 def unsafe_at_start(rules: DcbfRules, agent: str) -> tuple[str, ...]:
