@@ -9,7 +9,7 @@ import anyio
 
 from benchmarks import null_gate
 from gated.core import decide
-from gated.shell.daemon import Settings, daemon
+from gated.shell.daemon import Settings, daemon, rarely_collect
 from gated.shell.embedded import embedded_server
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import inbox_prefix
@@ -18,6 +18,7 @@ from gated.shell.policies import read_policy
 
 async def main(folder: Path, kind: str, path: Path) -> None:
     policy = read_policy(path)
+    rarely_collect()
     event_log = await open_for_writing(folder / "log.db")
     async with embedded_server(folder / "bus", [("agent", name) for name in policy.agents]) as server:
         credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
