@@ -1,36 +1,68 @@
-"""The command line. One file a group of verbs; exit statuses: 0 done, 1 no (a difference, a failure), 2 cannot be done."""
+"""The command line. One file a group of verbs; exit statuses: 0 done, 1 no (a difference, a failure), 2 cannot be done.
+
+A command's module is imported when the command is asked for: importing all of them takes most of a second.
+"""
 
 from __future__ import annotations
 
-import json
-import sys
+from importlib import import_module, metadata
+from typing import Annotated, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from gated.asyncapi import document
-from gated.cli import daemon, logs, policy, runs, tickets
+# Command, or group of commands -> the module of `gated.cli` whose `app` holds it.
+COMMANDS: Final = {
+    "up": "daemon",
+    "serve": "daemon",
+    "doctor": "daemon",
+    "runs": "runs",
+    "tickets": "tickets",
+    "log": "logs",
+    "replay": "logs",
+    "verify": "logs",
+    "policy": "policy",
+    "asyncapi": "asyncapi",
+}
+
+
+class Lazy(TyperGroup):
+    """Finds its commands in `COMMANDS`."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        if cmd_name not in COMMANDS:
+            return None
+        held = typer.main.get_command(import_module(f"gated.cli.{COMMANDS[cmd_name]}").app)
+        found = held.commands.get(cmd_name, held) if isinstance(held, TyperGroup) else held
+        assert isinstance(found, TyperCommand | TyperGroup)
+        found.name = cmd_name
+        return found
+
 
 app = typer.Typer(
     name="gated",
-    help="A daemon that decides whether an AI agent's tool call may happen.",
+    cls=Lazy,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 
-daemon.register(app)
-logs.register(app)
-app.add_typer(logs.log_app, name="log")
-app.add_typer(runs.app, name="runs")
-app.add_typer(policy.app, name="policy")
-app.add_typer(tickets.app, name="tickets")
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gated {metadata.version('gated')}")
+        raise typer.Exit
 
 
-@app.command(epilog="Example: gated asyncapi > docs/asyncapi.json")
-def asyncapi() -> None:
-    """The bus contract as an AsyncAPI document."""
-    sys.stdout.write(json.dumps(document(), indent=1) + "\n")
+@app.callback()
+def gated(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")] = False,
+) -> None:
+    """A daemon that decides whether an AI agent's tool call may happen."""
 
 
 def main() -> None:

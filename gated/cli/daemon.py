@@ -24,14 +24,10 @@ from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import UserRole, inbox_prefix
 from gated.shell.policies import read_policy
 
+app = typer.Typer()
+
 Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
 PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: gated up --policy policy.yaml")(up)
-    app.command(epilog="Example: gated serve --nats nats://127.0.0.1:4222 --policy policy.yaml --log gated.db")(serve)
-    app.command(epilog="Example: gated doctor --data .gated")(doctor)
 
 
 def configure_logging(*, json_lines: bool) -> None:
@@ -46,6 +42,7 @@ def configure_logging(*, json_lines: bool) -> None:
     )
 
 
+@app.command(epilog="Example: gated up --policy policy.yaml")
 def up(
     policy: PolicyPath = Path("policy.yaml"),
     data: Data = Path(".gated"),
@@ -91,6 +88,7 @@ def _announce(url: str, data: Path, policy: Policy) -> None:
     say(f"[bold]gated is up[/]  bus {url}  data {data}  agents {agents}")
 
 
+@app.command(epilog="Example: gated serve --nats nats://127.0.0.1:4222 --policy policy.yaml --log gated.db")
 def serve(
     nats_url: Annotated[str, typer.Option("--nats", help="URL of the NATS server or cluster.")],
     policy: PolicyPath,
@@ -150,6 +148,7 @@ async def ask(data: Path, verb: str, question: dict[str, Any]) -> Any:
     return json.loads(answer.data)
 
 
+@app.command(epilog="Example: gated doctor --data .gated")
 def doctor(data: Data = Path(".gated"), json_: Json = False) -> None:
     """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
     health = run_async(lambda: ask(data, "health", {}))

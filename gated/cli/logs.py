@@ -23,20 +23,15 @@ from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
 from gated.wire import rfc3339
 
+app = typer.Typer()
 log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
+app.add_typer(log_app, name="log")
 
 Run = Annotated[str | None, typer.Option(help="Only this run.")]
 Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
 Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
 DecisionOption = Annotated[str | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
 Since = Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: gated replay .gated/log.db")(replay)
-    app.command(
-        epilog="Example: gated verify .gated/log.db --json > head.json, later: gated verify .gated/log.db --checkpoint head.json"
-    )(verify)
 
 
 async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
@@ -49,6 +44,7 @@ async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
             yield found
 
 
+@app.command(epilog="Example: gated replay .gated/log.db")
 def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
     """Decide every record again, and stop at the first that comes out differently (exit status 1)."""
 
@@ -79,6 +75,9 @@ def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
         raise typer.Exit(NO)
 
 
+@app.command(
+    epilog="Example: gated verify .gated/log.db --json > head.json, later: gated verify .gated/log.db --checkpoint head.json"
+)
 def verify(
     log: LogPath,
     checkpoint: Annotated[Path | None, typer.Option(help="What `gated verify --json` said before: shows a cut tail.")] = None,

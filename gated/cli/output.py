@@ -13,16 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gated.documents import DocumentError
-from gated.shell.bus import BusError
-from gated.shell.embedded import EmbeddedError
-from gated.shell.log import LogError
+from gated.errors import GatedError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 LogPath = Annotated[str, typer.Argument(help="A log: a SQLite file or a .jsonl export.", metavar="LOG")]
 
 NO, CANNOT = 1, 2
-KNOWN = (LogError, DocumentError, BusError, EmbeddedError)
 
 console = Console()
 errors = Console(stderr=True)
@@ -54,12 +50,12 @@ def fail(message: str, status: int = CANNOT) -> NoReturn:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a command's coroutine; an error of a log or of a document ends it with its text."""
+    """Run a command's coroutine; an error that is for people ends it with its text."""
     try:
         return anyio.run(work)
     except BaseException as error:
         leaves = _leaves(error)
-        if not all(isinstance(leaf, KNOWN) for leaf in leaves):
+        if not all(isinstance(leaf, GatedError) for leaf in leaves):
             raise
         fail("; ".join(dict.fromkeys(str(leaf) for leaf in leaves)))
 

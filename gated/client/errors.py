@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gated.errors import GatedError
 from gated.wire import Verdict
 
 
-class GateError(Exception):
+class GateError(GatedError):
     """The call may not run, or the gate did not say that it may."""
 
 

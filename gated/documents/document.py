@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from gated.errors import GatedError
 from gated.strict_json import Path
 
 
-class DocumentError(ValueError):
+class DocumentError(GatedError, ValueError):
     """A mistake in a file: `str()` is `file:line: message`. `others` are those found with it, in the order of the file."""
 
     def __init__(self, file: str, line: int, message: str, others: tuple[DocumentError, ...] = ()) -> None:

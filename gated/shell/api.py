@@ -16,6 +16,7 @@ from nats.micro.request import Request
 from nats.micro.service import Service
 
 from gated import ingress
+from gated.errors import GatedError
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogError
 from gated.shell.open_tickets import pending
@@ -28,7 +29,7 @@ PAGE_ITEMS: Final = 500
 Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class ApiError(Exception):
+class ApiError(GatedError):
     """A request that cannot be answered as it is."""
 
 

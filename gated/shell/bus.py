@@ -26,6 +26,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolic
 from nats.js.errors import NotFoundError
 
 from gated import wire
+from gated.errors import GatedError
 from gated.shell.nats_client import SturdyClient
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
@@ -41,7 +42,7 @@ DUPLICATES: Final = 120.0  # seconds in which a message id is recognised
 log = structlog.get_logger("gated.bus")
 
 
-class BusError(Exception):
+class BusError(GatedError):
     """The bus cannot be used as it is: what is wrong and how to mend it."""
 
 

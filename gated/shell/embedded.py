@@ -35,6 +35,7 @@ import msgspec
 from msgspec import Struct
 
 from gated import wire
+from gated.errors import GatedError
 from gated.shell.nats_binary import ServerMissing, server_binary
 from gated.shell.nats_config import User, UserError, UserRole, login, users_block
 
@@ -52,7 +53,7 @@ _SHIM: Final = (
 )
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(GatedError):
     """The embedded server cannot be started: why, and how to mend it."""
 
 

@@ -15,9 +15,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gated.core import checkpoint
 from gated.core.checkpoint import Checkpoint, Key
+from gated.errors import GatedError
 
 
-class KeyFileError(Exception):
+class KeyFileError(GatedError):
     """The key cannot be used. `path` is its file."""
 
     def __init__(self, path: Path, why: str) -> None:

@@ -21,6 +21,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from msgspec import Struct
 
 from gated import ingress, wire
+from gated.errors import GatedError
 
 UserRole = Literal["daemon", "console", "agent", "approver", "operator", "runner", "auditor"]
 
@@ -28,7 +29,7 @@ NAMELESS: Final = ("daemon", "console")
 _VARIABLE: Final = re.compile(r"\$[A-Z][A-Z0-9_]*")
 
 
-class UserError(ValueError):
+class UserError(GatedError, ValueError):
     """A user that must not get into a server's configuration: who and why."""
 
 

@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from gated.core.chain import CheckpointNote
+from gated.errors import GatedError
 from gated.events import Record, RunId, ThreadId
 
 Due = tuple[ThreadId, RunId, int]
 
 
-class LogError(Exception):
+class LogError(GatedError):
     """The log cannot be used as it is."""
 
 

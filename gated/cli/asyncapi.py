@@ -1,0 +1,18 @@
+"""`gated asyncapi`: the bus contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+from gated.asyncapi import document
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gated asyncapi > docs/asyncapi.json")
+def asyncapi() -> None:
+    """The bus contract as an AsyncAPI document."""
+    sys.stdout.write(json.dumps(document(), indent=1) + "\n")
