@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
 from typing import Final
 
 SECOND: Final = 1_000_000  # µs
 
 MAX_USD: Final = 10**12
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _USD: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
 _EXACT: Final = Context(prec=100)  # more digits than an amount can have
 
@@ -40,6 +43,17 @@ def format_duration(us: int) -> str:
         count, left = divmod(left, size)
         text += f"{count}{unit}" if count else ""
     return text or "0s"
+
+
+def rfc3339(at: int) -> str:
+    """Microseconds since 1970 as `2026-01-02T03:04:05.000006Z`."""
+    seconds, micro = divmod(at, SECOND)
+    return f"{_to_the_second(seconds)}.{micro:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _to_the_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
 
 
 def parse_usd(value: float | int | str) -> int:

@@ -7,8 +7,6 @@ only here. Identity is the subject's, never the payload's. Money is US dollars o
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -51,6 +49,7 @@ from gated.events import (
     UngatedExecution,
 )
 from gated.units import parse_usd
+from gated.units import rfc3339 as rfc3339
 
 PREFIX: Final = "gated"
 STREAM: Final = "GATED_IN"
@@ -410,19 +409,6 @@ Outbound = Verdict | ReminderMessage | RunStatus | Refusal
 
 _ENCODER: Final = msgspec.json.Encoder()
 _OUT: Final = msgspec.json.Decoder(Outbound)
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def rfc3339(at: int) -> str:
-    """Microseconds since 1970 as `2026-01-02T03:04:05.000006Z`."""
-    seconds, micro = divmod(at, 1_000_000)
-    return f"{_to_the_second(seconds)}.{micro:06d}Z"
-
-
-@lru_cache(maxsize=64)
-def _to_the_second(seconds: int) -> str:
-    return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
 
 
 def encode(message: Struct) -> bytes:

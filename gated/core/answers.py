@@ -55,7 +55,8 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
 def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:
     """The same answer again (`decision_id` is its key) changes nothing and is answered as before."""
     for answer in ticket.answers:
-        if answer.by == resolution.by.name and answer.decision_id == resolution.decision_id:
+        same = (answer.by, answer.decision_id, answer.decision)
+        if same == (resolution.by.name, resolution.decision_id, resolution.decision):
             turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=ticket.state))
             return True
     return False

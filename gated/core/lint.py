@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gated.core import tickets
 from gated.core.order import lint as order
 from gated.core.order.machines import Machine
 from gated.core.policy import Policy, Profile
@@ -30,11 +31,27 @@ def lint(policy: Policy) -> list[Advice]:
         found.append(Advice("policy", "there are no agents: every call is denied"))
     for profile in policy.agents.values():
         found += _profile(policy, profile)
+    found += _approvals(policy)
     machines = {m.name: m for profile in policy.agents.values() for m in profile.machines.machines}
     found += [Advice(f"machines.{name}", message) for name, message in order.lint(list(machines.values()))]
     for machine in machines.values():
         found += _keys(policy, machine)
     return found
+
+
+def _approvals(policy: Policy) -> Iterator[Advice]:
+    """Rules that no people can satisfy: their tickets can only expire."""
+    approvals = policy.approvals
+    named = [("approvals.default", approvals.default), *((f"approvals.rules[{n}]", r) for n, r in enumerate(approvals.rules))]
+    for about, rule in named:
+        if rule.asks.anyone:
+            continue
+        for number, names in enumerate(rule.asks.stages, 1):
+            if not tickets.people_named(names, approvals.groups):
+                yield Advice(about, f"nobody can answer stage {number}: what it asks can only expire")
+        people = tickets.people_named((*rule.asks.approvers, *rule.asks.escalate_to), approvals.groups)
+        if not rule.asks.stages and len(people) < rule.asks.quorum:
+            yield Advice(about, f"{len(people)} may answer and {rule.asks.quorum} must: what it asks can only expire")
 
 
 def _profile(policy: Policy, profile: Profile) -> Iterator[Advice]:

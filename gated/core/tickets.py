@@ -33,7 +33,7 @@ from gated.events import (
     TicketId,
     TicketOpened,
 )
-from gated.units import parse_duration
+from gated.units import parse_duration, rfc3339
 
 STAGE: Final = "approvals"
 
@@ -58,6 +58,9 @@ MOVES: Final[Mapping[State, Mapping[Move, State]]] = {
 SOON: Final = 0.8  # of the time has passed: `expiring_soon`
 
 Duration = str | int
+
+
+Groups = Mapping[str, frozenset[str]]
 
 
 class EscalateEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -145,6 +148,7 @@ def compile_approvals(entry: ApprovalsEntry, groups: Mapping[str, Sequence[str]]
 
 
 def _rule(on: Pattern | None, when: When | None, rule: RuleDefaults, default: RuleDefaults, groups: Mapping[str, object]) -> Rule:
+    _contradictions(rule)
     staged = rule.stages if rule.stages is not None or rule.approvers is not None else default.stages
     approvers = rule.approvers if rule.approvers is not None else default.approvers
     escalate = rule.escalate or default.escalate
@@ -169,12 +173,27 @@ def _rule(on: Pattern | None, when: When | None, rule: RuleDefaults, default: Ru
     return Rule(on=on, when=when, asks=asks, timeout=parse_duration("15m" if timeout is None else timeout))
 
 
+def _contradictions(rule: RuleDefaults) -> None:
+    """An empty list is no way to say `anyone`, and one way of answering excludes the other."""
+    if rule.approvers == ():
+        raise ValueError("`approvers` is empty: name people or groups, or leave it out")
+    if rule.stages is not None and (not rule.stages or not all(rule.stages)):
+        raise ValueError("`stages` is empty, or one of them is: each stage names people or groups")
+    if rule.stages is not None and (rule.approvers is not None or rule.quorum is not None):
+        raise ValueError("`stages` stand instead of `approvers` and `quorum`: a rule has one or the other")
+
+
 def people_of(approvals: Approvals) -> frozenset[str]:
     """Everyone whom a rule or a group names."""
     rules = [rule.asks for rule in (*approvals.rules, approvals.default)]
     named = [name for r in rules for name in (*r.approvers, *r.escalate_to, *(n for stage in r.stages for n in stage))]
-    users = {name.removeprefix("user:") for name in named if name.startswith("user:")}
-    return frozenset(users).union(*approvals.groups.values())
+    return people_named(named, approvals.groups).union(*approvals.groups.values())
+
+
+def people_named(names: Sequence[str], groups: Groups) -> frozenset[str]:
+    """Who is meant by `user:x` and `group:y`."""
+    users = frozenset(name.removeprefix("user:") for name in names if name.startswith("user:"))
+    return users.union(*(groups.get(name.removeprefix("group:"), ()) for name in names if name.startswith("group:")))
 
 
 def _first(*values: bool | None) -> bool:
@@ -264,24 +283,21 @@ def _form(ticket: Ticket, answer: ResolutionReceived) -> Refusal | None:
 
 
 def _remember_form(ticket: Ticket, answer: ResolutionReceived) -> Refusal | None:
-    remember = answer.remember
+    remember, call = answer.remember, ticket.calls[0]
+    if remember is not None and answer.args is not None:
+        return Refusal("approvals.remember", "an edit answers this call once: only a call as it was asked can be remembered")
     if remember is None or remember.scope == "call":
         return None
-    call = ticket.calls[0]
-    args = call.args if answer.args is None else answer.args
     try:
-        fits = remember.pattern is not None and compile_pattern(remember.pattern).matches(call.tool, args)
+        fits = remember.pattern is not None and compile_pattern(remember.pattern).matches(call.tool, call.args)
     except ValueError as error:
         return Refusal("approvals.remember", str(error))
     return None if fits else Refusal("approvals.remember", f"`{remember.pattern}` does not match this call")
 
 
 def _decided(ticket: Ticket) -> str:
-    who = ", ".join(f"{a.decision} by {a.by} at {a.at}" for a in ticket.answers) or "no answer"
-    return f"the ticket is {ticket.state} since {ticket.closed_at}: {who}"
-
-
-Groups = Mapping[str, frozenset[str]]
+    who = ", ".join(f"{a.decision} by {a.by} at {rfc3339(a.at)}" for a in ticket.answers) or "no answer"
+    return f"the ticket is {ticket.state} since {rfc3339(ticket.closed_at or 0)}: {who}"
 
 
 def _in(names: Sequence[str], person: str, groups: Groups) -> bool:

@@ -48,7 +48,8 @@ def refusal(thread: Thread, run: Run, ticket: Ticket | None, answer: Answer, at:
         return "approvals.tool_change"
     if answer.result is not None and not all(rule.get("may_answer", False) for rule in ticket.requirements):
         return "approvals.may_not_answer"
-    return None if tickets.wish_fits(answer.remember, run.calls[first]) else "approvals.remember"
+    fits = tickets.wish_fits(answer.remember, run.calls[first]) and (answer.args is None or answer.remember == "once")
+    return None if fits else "approvals.remember"
 
 
 def take(thread: Thread, ticket: Ticket, answer: Answer, at: int) -> tuple[Thread, dict[str, Any], list[Verdict]]:
