@@ -25,6 +25,7 @@ TicketId = NewType("TicketId", str)
 
 VERSION: Final = 1
 GENESIS: Final = "0" * 64
+MILLION: Final = 1_000_000  # scores are whole millionths
 
 Value = Any  # decoded JSON
 
@@ -97,6 +98,8 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     retry: bool = False  # the same call may be allowed once calls in flight have ended
     error: str | None = None  # the class of what a crashed stage raised
     circuit: Circuit | None = None  # the tool's breaker as it was found
+    detector: str | None = None
+    score: float | None = None  # what the detector gave
 
 
 # --- order machines --------------------------------------------------------------------------------------------------
@@ -147,6 +150,27 @@ class Embedding(Struct, frozen=True, array_like=True):
     vector: bytes
 
 
+class Score(Struct, frozen=True, omit_defaults=True):
+    """What a detector said: 0 to 1 in millionths, and why; None where it said nothing, and why not."""
+
+    value: int | None = None
+    reason: str = ""
+
+
+class Fingerprints(Struct, frozen=True, array_like=True):
+    """Of a result that must not leave: marks of eight bytes each (base64 in JSON), made under the key of this name."""
+
+    key: str
+    marks: bytes
+
+
+class Reading(Struct, frozen=True, omit_defaults=True):
+    """What detectors made of a result. `fingerprints` is a text where there are none although there should be: why."""
+
+    injection: Score | None = None
+    fingerprints: Fingerprints | str | None = None
+
+
 class Wanted(Struct, frozen=True, omit_defaults=True):
     """One call of an intent, as the agent asked for it. `refused` is set where the call itself is malformed."""
 
@@ -157,6 +181,7 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     cost_microusd: int | None = None
     refused: str | None = None  # an ingress code
     why: str | None = None
+    scores: dict[str, Score] | None = None  # what detectors said of the call, by their names
 
 
 class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag_field="kind"):
@@ -184,6 +209,7 @@ class OutcomeReported(Struct, frozen=True, omit_defaults=True, tag="outcome_repo
     facts: dict[str, Value] = {}
     cost_microusd: int | None = None
     tokens: int = 0
+    reading: Reading | None = None  # what detectors made of `content`
 
 
 class FinishRequested(Struct, frozen=True, tag="finish_requested", tag_field="kind"):
@@ -217,6 +243,8 @@ class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolutio
     remember: Remember | None = None
     named: str | None = None  # a name in the body; refused where it is not the sender's
     tool: str | None = None  # a tool in the body; refused where it is not the ticket's
+    scores: dict[CallId, dict[str, Score]] = {}  # what detectors say of the calls that are decided again
+    reading: Reading | None = None  # what they make of `result`
 
 
 class ForgetRequested(Struct, frozen=True, tag="forget_requested", tag_field="kind"):
@@ -353,6 +381,7 @@ class CallSettled(Struct, frozen=True, omit_defaults=True, tag="call_settled", t
     breached: tuple[Finding, ...] = ()  # postconditions that did not hold
     summary: str = ""  # of an error, for `gave up: …`
     circuit: Circuit | None = None  # the tool's breaker from here on, where the outcome changed it
+    reading: Reading | None = None  # what detectors made of the result
 
 
 class UngatedExecution(Struct, frozen=True, omit_defaults=True, tag="ungated_execution", tag_field="kind"):
@@ -433,6 +462,7 @@ class TicketCall(Struct, frozen=True, omit_defaults=True):
     parent: CallId | None = None
     cost_microusd: int | None = None
     nesting: Literal["explicit", "inferred"] = "inferred"
+    scores: dict[str, Score] | None = None
 
 
 class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened", tag_field="kind"):

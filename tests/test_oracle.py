@@ -19,7 +19,7 @@ from oracle.strategies import apply, histories, policies, thrown
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE / "scenarios"
-FILES = ("approvals", "barriers", "breaker", "ceilings", "dcbf", "dfa", "ingress", "order", "privilege", "whole")
+FILES = ("approvals", "barriers", "breaker", "ceilings", "dcbf", "dfa", "ingress", "order", "privilege", "semantic", "whole")
 PATTERNS = json.loads((SCENARIOS / "patterns.json").read_text())
 KEYS = json.loads((SCENARIOS / "keys.json").read_text())
 

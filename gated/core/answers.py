@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gated import canonical
 from gated.core import batches, outcomes, tickets, waiting
 from gated.core.calls import judge_again
+from gated.core.stages import semantic
 from gated.core.state import RunState
 from gated.core.tickets import Ticket
 from gated.core.turn import Turn
@@ -77,14 +78,14 @@ def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionR
     remembered = None if ticket.atomic else tickets.remembered(answered, run.policy, run.agent)
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="approved", remembered=remembered))
     if ticket.atomic:
-        _decide_batch_again(turn, ticket)
+        _decide_batch_again(turn, ticket, resolution)
         return
-    plea = _plea(turn, ticket.calls[0])
+    plea = _plea(turn, ticket.calls[0], resolution)
     judged = judge_again(turn, plea, _lifts(turn, ticket, plea))
     _conclude(turn, ticket, judged, resolution if resolution.answers else None)
 
 
-def _plea(turn: Turn, call: TicketCall) -> Plea:
+def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
     return Plea(
         call.call,
         call.tool,
@@ -94,6 +95,7 @@ def _plea(turn: Turn, call: TicketCall) -> Plea:
         call.cost_microusd,
         call.nesting,
         len(turn.run.in_flight),
+        semantic.again(call.scores, resolution.scores.get(call.call)),
     )
 
 
@@ -121,11 +123,12 @@ def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionR
         decided = replace(decided, execute=False, result=answering.result, admission=admission)
     turn.do(decided)
     if answers and answering is not None:
-        outcomes.settle(turn, decided.call, "success", answering.result, {}, cost_microusd=0, tokens=0)
+        said, reading = answering.result, answering.reading
+        outcomes.settle(turn, decided.call, "success", said, {}, cost_microusd=0, tokens=0, reading=reading)
 
 
-def _decide_batch_again(turn: Turn, ticket: Ticket) -> None:
-    pleas = [_plea(turn, call) for call in ticket.calls]
+def _decide_batch_again(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> None:
+    pleas = [_plea(turn, call, resolution) for call in ticket.calls]
     verdicts = batches.rehearse(turn, pleas, lambda trial, plea: judge_again(trial, plea, _lifts(turn, ticket, plea)))
     tagged = [replace(v, decided=replace(v.decided, ticket=ticket.id)) for v in verdicts]
     batches.conclude_atomic(turn, tagged)
@@ -137,7 +140,7 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="superseded"))
     old = ticket.calls[0]
     digest = canonical.args_digest(old.tool, resolution.args)
-    plea = _plea(turn, replace(old, args=resolution.args, args_sha256=digest))
+    plea = _plea(turn, replace(old, args=resolution.args, args_sha256=digest, scores=None), resolution)
     judged = judge_again(turn, plea, frozenset())
     edited = replace(ticket, edited=True)
     if judged.decided.decision != "suspend":

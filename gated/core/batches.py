@@ -46,6 +46,7 @@ def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool) -> None:
 def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at)
+    trial.unscored = turn.unscored
     verdicts: list[Judged] = []
     for plea in pleas:
         judged = judge(trial, plea)

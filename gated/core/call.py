@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from gated.events import CallId
+from gated.events import CallId, Score
 
 
 class Call(Struct, frozen=True):
@@ -23,3 +24,4 @@ class Call(Struct, frozen=True):
     estimate_microusd: int | None
     floor_microusd: int | None
     reserved_microusd: int
+    scores: Mapping[str, Score] | None = None  # what detectors said of it

@@ -18,9 +18,9 @@ from gated.core.fold import ancestors
 from gated.core.order import engine
 from gated.core.order.machines import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
-from gated.core.stages import breaker, ceilings
+from gated.core.stages import breaker, ceilings, semantic
 from gated.core.stages.lifecycle import ended_reason
-from gated.core.turn import Repeat, Turn, may_speak
+from gated.core.turn import Repeat, Turn, Unscored, may_speak
 from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
 from gated.events import (
     Admission,
@@ -60,6 +60,7 @@ def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
         wanted.cost_microusd,
         nesting,
         others,
+        wanted.scores,
     )
 
 
@@ -212,6 +213,8 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         standing = (*turn.state.remembered, *run.remembered)
         lifted |= tickets.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
+    if hearing.policy.semantic is not None and "semantic" not in ruling.checks_skipped:
+        _note_unscored(turn, hearing, hearing.policy.semantic)
     touches = hearing.touched.touches
     if touches and ruling.decision == "allow":
         limit = hearing.policy.limits.max_instances
@@ -234,6 +237,14 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         phase=_exhausted(profile, ruling),
     )
     return Judged(plea, decided, asks=ruling.asks)
+
+
+def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.SemanticRules) -> None:
+    call = hearing.call
+    if any(stage == "semantic" for stage, _ in hearing.profile.stages):
+        detectors = semantic.unasked(rules, hearing.state.semantic, call.tool, call.args, call.scores)
+        if detectors:
+            turn.unscored.append(Unscored(call.id, call.tool, call.args, detectors))
 
 
 def _watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
@@ -280,7 +291,7 @@ def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
 
 def _call(policy: Policy, profile: Profile, plea: Plea) -> Call:
     floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
-    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, plea.cost_microusd, floor, reserved)
+    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, plea.cost_microusd, floor, reserved, plea.scores)
 
 
 def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> tuple[int | None, int]:

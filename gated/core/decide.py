@@ -17,7 +17,7 @@ from gated.core import answers, batches, calls, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
 from gated.core.state import ThreadState
-from gated.core.turn import Registry, Reply, Turn, may_speak
+from gated.core.turn import Registry, Reply, Turn, Unscored, may_speak
 from gated.events import (
     GENESIS,
     VERSION,
@@ -51,19 +51,24 @@ MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
 
 
 class Step(Struct, frozen=True):
-    """`decisions` must be recorded before anything of them is published; `replies` change nothing and need no record."""
+    """`decisions` must be recorded before anything of them is published; `replies` change nothing and need no record.
+
+    Where something is `unscored`, the step fails closed: ask the detectors, give their answers to the observation
+    (`scores.with_answers`) and decide that instead.
+    """
 
     decisions: tuple[Decision, ...]
     replies: tuple[Reply, ...]
     state: ThreadState
     at: int
+    unscored: tuple[Unscored, ...] = ()
 
 
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
     """`at` is when the bus stored the input (µs); within a thread it never goes back."""
     turn = Turn(registry, state, run_id, at)
     _dispatch(turn, observation)
-    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at)
+    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored))
 
 
 def record(
@@ -74,7 +79,7 @@ def record(
     _dispatch(turn, observation)
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
-        return Step(decisions, replies, turn.state, turn.at), None
+        return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored)), None
     body = Body(
         v=VERSION,
         thread=state.thread,
@@ -90,7 +95,7 @@ def record(
     )
     sealed = seal(body)
     after = advance(turn.state, body.seq, body.at, sealed.hash, input)
-    return Step(decisions, replies, after, turn.at), sealed
+    return Step(decisions, replies, after, turn.at, tuple(turn.unscored)), sealed
 
 
 def _dispatch(turn: Turn, observation: Observation) -> None:

@@ -17,7 +17,7 @@ from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.state import OrderState
 from gated.core.policy import Policy
-from gated.core.stages import breaker, dfa
+from gated.core.stages import breaker, dfa, semantic
 from gated.core.state import InFlight, Known, KnownAs, Recent, RunState, ThreadState
 from gated.events import (
     Admission,
@@ -247,7 +247,8 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
     circuits = state.circuits
     if decision.circuit is not None:
         circuits = breaker.keep(circuits, entry.tool, decision.circuit)
-    return replace(state, runs=runs, order=order, tally=thread, circuits=circuits)
+    seen = state.semantic if decision.reading is None else semantic.remember(state.semantic, decision.reading)
+    return replace(state, runs=runs, order=order, tally=thread, circuits=circuits, semantic=seen)
 
 
 def _retries(count: int, decision: CallSettled, ended: bool) -> int:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from gated.core import pipeline
 from gated.core.order import engine
 from gated.core.order.templates import escape_text
-from gated.core.stages import breaker, ceilings, contracts
+from gated.core.stages import breaker, ceilings, contracts, semantic
 from gated.core.state import InFlight
-from gated.core.turn import Turn, may_speak
+from gated.core.turn import Turn, Unscored, may_speak
 from gated.events import (
     AgentId,
     CallId,
@@ -19,6 +19,7 @@ from gated.events import (
     Finding,
     OutcomeReported,
     Phase,
+    Reading,
     RunEnded,
     Status,
     UngatedExecution,
@@ -41,7 +42,8 @@ def report(turn: Turn, outcome: OutcomeReported) -> None:
         turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` lapsed before its outcome came", outcome.call)
     else:
         cost = _cost(turn, outcome, entry.tool, entry.reserved_microusd)
-        settle(turn, outcome.call, outcome.status, outcome.content, outcome.facts, cost, outcome.tokens)
+        said = (outcome.status, outcome.content, outcome.facts)
+        settle(turn, outcome.call, *said, cost, outcome.tokens, reading=outcome.reading)
 
 
 def _barred(turn: Turn, outcome: OutcomeReported) -> tuple[str, str] | None:
@@ -92,6 +94,7 @@ def settle(
     tokens: int,
     *,
     lapsed: bool = False,
+    reading: Reading | None = None,
 ) -> None:
     """End an admitted call: apply its settlement, and end the run where that fails it."""
     run = turn.run
@@ -114,10 +117,34 @@ def settle(
             lapsed=lapsed,
             breached=breached,
             summary=summary,
+            reading=_reading(turn, call, entry.tool, status, content, facts, reading, lapsed),
             circuit=breaker.settle(rule, circuit, (turn.run_id, call), status, turn.at),
         )
     )
     _end_if_failed(turn, entry.tool, status, summary, breached)
+
+
+def _reading(
+    turn: Turn,
+    call: CallId,
+    tool: str,
+    status: Status,
+    content: Value,
+    facts: dict[str, Value],
+    reading: Reading | None,
+    lapsed: bool,
+) -> Reading | None:
+    """What detectors made of the result; what they must still look at is noted for whoever can ask them."""
+    rules = turn.policy.semantic
+    if rules is None:
+        return None
+    if lapsed:
+        return semantic.lost(rules, tool)
+    result = [content, facts] if facts else content
+    detectors = semantic.unread(rules, tool, result, reading)
+    if detectors:
+        turn.unscored.append(Unscored(call, tool, result, detectors, result=True))
+    return semantic.read(rules, tool, status, result, reading)
 
 
 def _breached(turn: Turn, entry: InFlight, status: Status, content: Value, facts: dict[str, Value]) -> tuple[Finding, ...]:

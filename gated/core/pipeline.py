@@ -19,7 +19,7 @@ from gated.core.order import engine
 from gated.core.order.machines import Touched
 from gated.core.policy import Policy, Profile
 from gated.core.runview import View
-from gated.core.stages import breaker, contracts, dcbf, dfa, privilege
+from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState
 from gated.events import Decided, Finding, RunId, Touch
 
@@ -150,6 +150,11 @@ def _newest(run: RunState) -> tuple[tuple[str, str, str], ...]:
     return (*ended, *((entry.tool, "in_flight", entry.args_sha256) for entry in flying))[-RECENT:]
 
 
+def _semantic(hearing: Hearing) -> tuple[Finding, ...]:
+    rules = hearing.policy.semantic
+    return () if rules is None else semantic.check(rules, hearing.state.semantic, hearing.call)
+
+
 CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
     "breaker": _breaker,
     "privilege": _privilege,
@@ -157,6 +162,7 @@ CHECKS: Final[Mapping[str, Callable[[Hearing], tuple[Finding, ...]]]] = {
     "order": _order,
     "contracts": _contracts,
     "dcbf": _dcbf,
+    "semantic": _semantic,
 }
 
 ALLOWED: Final = Ruling("allow", None, None, None, (), (), (), None, (), ())
@@ -253,7 +259,7 @@ def _would(decision: Decided, findings: list[Finding]) -> Literal["deny", "suspe
 
 def source_of(finding: Finding) -> str:
     """What asked: an approval lifts asks of the same source and nothing else."""
-    parts = (finding.code, finding.machine, finding.contract, finding.pattern, finding.run)
+    parts = (finding.code, finding.machine, finding.contract, finding.pattern, finding.run, finding.detector)
     return " ".join(part for part in parts if part)
 
 

@@ -12,16 +12,17 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gated import canonical
 from gated.core import tickets
 from gated.core.barriers.entries import DcbfEntry
 from gated.core.barriers.own import Functions
+from gated.core.barriers.standard import DEFAULT_OUTBOUND
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.scope import DataScope, Resources, compile_scope
-from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege
+from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege, semantic
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
 from gated.ingress import END, ID, ID_PATTERN
@@ -29,8 +30,8 @@ from gated.units import parse_duration, parse_usd
 
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
 Watchable = Literal["breaker"] | StageName  # what `modes` may name: the breaker is on where it is configured
-STAGES: Final[tuple[StageName, ...]] = ("privilege", "dfa", "order", "contracts", "dcbf")  # built, in pipeline order
-UNBUILT: Final = ("semantic", "redact")
+STAGES: Final[tuple[StageName, ...]] = get_args(StageName)  # in pipeline order
+UNBUILT: Final = ("redact",)
 Mode = Literal["enforce", "observe"]
 Duration = str | int
 Path = tuple[str | int, ...]
@@ -100,6 +101,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     approvals: tickets.ApprovalsEntry = tickets.ApprovalsEntry()
     groups: dict[str, tuple[str, ...]] = {}
     breaker: breaker.Wish = None
+    semantic: semantic.SemanticEntry | UnsetType = UNSET
 
 
 class Profile(Struct, frozen=True, kw_only=True):
@@ -143,6 +145,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     limits: lifecycle.LimitsEntry
     continuation: Continuation
     approvals: tickets.Approvals
+    semantic: semantic.SemanticRules | None
     window: int
     entry: PolicyEntry
 
@@ -180,6 +183,7 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
         limits=entry.limits,
         continuation=entry.continuation,
         approvals=compiler.at(("approvals",), tickets.compile_approvals, entry.approvals, entry.groups),
+        semantic=compiler.semantic(),
         window=max([5, *(p.dcbf.window for p in agents.values())]),
         entry=entry,
     )
@@ -192,14 +196,18 @@ def _refuse_unbuilt(document: Document) -> None:
     for key in UNBUILT:
         if key in data:
             raise _error(document, (key,), f"`{key}` is not supported by this version of gated")
+    if "semantic" not in data:
+        _refuse_without_detectors(document, data)
+
+
+def _refuse_without_detectors(document: Document, data: dict[str, Any]) -> None:
     agents = data.get("agents")
     named = agents.items() if isinstance(agents, dict) else ()
     for path, agent in [(("defaults",), data.get("defaults")), *((("agents", name), a) for name, a in named)]:
         checks = agent.get("checks") if isinstance(agent, dict) else None
-        for position, stage in enumerate(checks if isinstance(checks, list) else ()):
-            if stage in get_args(StageName) and stage not in STAGES:
-                where = (*path, "checks", position)
-                raise _error(document, where, f"the stage `{stage}` is not supported by this version of gated")
+        if isinstance(checks, list) and "semantic" in checks:
+            where = (*path, "checks", checks.index("semantic"))
+            raise _error(document, where, "the stage `semantic` needs detectors: name them under `semantic:` of the policy")
 
 
 def _error(document: Document, path: Path, message: str) -> DocumentError:
@@ -255,7 +263,7 @@ class _Compiler:
         observed = "observe" in (entry.mode, self._entry.mode)
         budget = entry.resource_budget
         breakers, machines = self._breaker(place, entry), self._own_machines(place("machines"), entry)
-        enabled: list[Watchable] = [*(("breaker",) if breakers.any else ()), *(s for s in STAGES if s in entry.checks)]
+        enabled = self._enabled(entry, breakers)
         return Profile(
             name=name,
             owner=entry.owner,
@@ -285,6 +293,11 @@ class _Compiler:
             fail_ungated=entry.on_ungated == "fail",
             inherits=entry.children == "inherit",
         )
+
+    def _enabled(self, entry: AgentEntry, breakers: breaker.BreakerRules) -> list[Watchable]:
+        """The breaker where it is configured, and the stages of `checks`; semantic only where it is configured."""
+        present = [stage for stage in STAGES if stage != "semantic" or self._entry.semantic is not UNSET]
+        return [*(("breaker",) if breakers.any else ()), *(stage for stage in present if stage in entry.checks)]
 
     def _privilege(self, place: Callable[[str], Path], entry: AgentEntry) -> privilege.PrivilegeRules:
         for key in ("allowed_tools", "forbidden_tools", "approval_required"):
@@ -350,6 +363,14 @@ class _Compiler:
             for name, tool in self._entry.tools.items()
             if tool.json_schema is not None
         }
+
+    def semantic(self) -> semantic.SemanticRules | None:
+        entry = self._entry.semantic
+        if isinstance(entry, UnsetType):
+            return None
+        outbound = (*DEFAULT_OUTBOUND, *self._outbound)
+        sensitive = tuple(name for name, tool in self._entry.tools.items() if tool.sensitive)
+        return self.at(("semantic",), semantic.compile_semantic, entry, outbound, sensitive)
 
     def timeouts(self) -> dict[str, int]:
         return {

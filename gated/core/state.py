@@ -15,6 +15,7 @@ from msgspec import Struct
 from gated.core.history import Tally
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
+from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket
 from gated.events import AgentId, CallId, Circuit, Phase, Remembered, RunId, Status, ThreadId, TicketId, Touch
 
@@ -106,6 +107,7 @@ class ThreadState(Struct, frozen=True):
     order: OrderState = OrderState()
     remembered: tuple[Remembered, ...] = ()
     circuits: Map[str, Circuit] = Map()
+    semantic: Seen = Seen()
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
         wanted.cost_microusd,
         nesting,
         others,
+        wanted.scores,
     )
 
 

@@ -7,7 +7,7 @@ sees what the calls before it did, since every decision is applied the moment it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -44,6 +44,16 @@ class Repeat(Struct, frozen=True):
     settled: bool = False
 
 
+class Unscored(Struct, frozen=True):
+    """What detectors must be asked before this can be decided well: about a call's arguments, or (`result`) about a result."""
+
+    call: CallId
+    tool: str
+    value: Any
+    detectors: tuple[str, ...]
+    result: bool = False
+
+
 Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered | UngatedExecution
 
 
@@ -58,10 +68,11 @@ class Turn:
     """`decisions` are for the record; `replies` change nothing and are answered without one.
 
     `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
-    `profile` is its agent's, or without a run nobody's.
+    `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about: whoever can ask
+    them should, and decide again.
     """
 
-    __slots__ = ("at", "decisions", "opened", "policy", "profile", "registry", "replies", "run_id", "seq", "state")
+    __slots__ = ("at", "decisions", "opened", "policy", "profile", "registry", "replies", "run_id", "seq", "state", "unscored")
 
     opened: RunState | None
     policy: Policy
@@ -75,6 +86,7 @@ class Turn:
         self.seq = state.seq + 1
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
+        self.unscored: list[Unscored] = []
         self._look()
 
     def _look(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from gated.core.turn import Repeat
-from gated.events import CallDecided, CallId, Finding, RunEnded
+from gated.events import CallDecided, CallId, Finding, RunEnded, Score
 
 
 class Plea(Struct, frozen=True):
@@ -21,6 +22,7 @@ class Plea(Struct, frozen=True):
     cost_microusd: int | None
     nesting: str
     others: int
+    scores: Mapping[str, Score] | None = None
 
 
 class Refused(Struct, frozen=True):

@@ -50,6 +50,7 @@ def _ticket_call(plea: Plea) -> TicketCall:
         parent=plea.parent,
         cost_microusd=plea.cost_microusd,
         nesting="explicit" if plea.nesting == "explicit" else "inferred",
+        scores=None if plea.scores is None else dict(plea.scores),
     )
 
 

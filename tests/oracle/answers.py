@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oracle import calls, effects, pipeline, tickets
@@ -22,6 +22,8 @@ class Answer:
     result: Any = None
     remember: Any = "once"
     note: str | None = None
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What detectors say of the calls that are decided again, by call."""
     name: str | None = None
     """The name in the body; the identity is `by`."""
 
@@ -65,6 +67,9 @@ def take(thread: Thread, ticket: Ticket, answer: Answer, at: int) -> tuple[Threa
     if not all(tickets.satisfied(run, ticket, rule) for rule in ticket.requirements):
         return thread, {"ticket": "pending"}, []
     ticket.state = "approved"
+    for call in ticket.calls:  # what rests on the arguments alone stands; what was seen meanwhile may say more
+        kept = {name: score for name, score in run.calls[call].scores.items() if name != "exfiltration"}
+        run.calls[call] = replace(run.calls[call], scores={**kept, **answer.scores.get(call, {})})
     if ticket.batch:
         thread, verdicts = calls.again_atomic(thread, run.id, ticket.calls, at)
         return thread, {"ticket": "approved"}, verdicts
@@ -91,7 +96,7 @@ def _answered(thread: Thread, run: Run, call: Call, answer: Answer, at: int) -> 
 def _edit(thread: Thread, run: Run, ticket: Ticket, answer: Answer, at: int) -> list[Verdict]:
     """A new call with lineage: the whole pipeline, asks included, except those whose approvers the editor satisfies."""
     ticket.state = "superseded"
-    edited = replace(run.calls[ticket.calls[0]], args=answer.args)
+    edited = replace(run.calls[ticket.calls[0]], args=answer.args, scores=answer.scores.get(ticket.calls[0], {}))
     run.calls[edited.id] = edited
     question = Question(thread, run, edited, at)
     result = calls.decide(question, again=True)

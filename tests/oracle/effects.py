@@ -113,7 +113,17 @@ def close(thread: Thread, ticket: Ticket, state: str, at: int, reason: str = "")
 
 
 def settle(
-    thread: Thread, admitted: Entry, at: int, *, by: str, status: str, content: Any, facts: Any, cost_usd: Any, tokens: Any
+    thread: Thread,
+    admitted: Entry,
+    at: int,
+    *,
+    by: str,
+    status: str,
+    content: Any,
+    facts: Any,
+    cost_usd: Any,
+    tokens: Any,
+    scores: dict[str, Any] | None = None,
 ) -> tuple[list[dict[str, Any]], list[Verdict]]:
     """An outcome of an admitted call: the reminders, and the verdicts on other calls that follow from it.
 
@@ -122,7 +132,8 @@ def settle(
     run = thread.runs[admitted.run]
     call = run.calls[str(admitted.call)]
     cost = tally.settled_cost(run, call.tool, admitted.data["reserved"], status, cost_usd, by)
-    thread.note("settled", run.id, call.id, at, status=status, cost=cost, tokens=int(tokens or 0), content=content)
+    result = {"content": [content, facts] if facts else content, "scores": scores or {}, "by": by}
+    thread.note("settled", run.id, call.id, at, status=status, cost=cost, tokens=int(tokens or 0), **result)
     reminders = order_after.advance(thread, admitted, status, content, facts, at)
     also: list[Verdict] = []
     if run.policy.enabled(run.agent, contracts.STAGE):

@@ -6,8 +6,8 @@ from typing import Any
 
 Failures = list[str]
 KEYS = frozenset(
-    "call decision stage code reason reason_contains would machine barrier replayed ungated ticket phase reminders status "
-    "message ungrounded refused allowed denied suspended".split()
+    "call decision stage code reason reason_contains would machine detector barrier replayed ungated ticket phase reminders "
+    "status message ungrounded refused allowed denied suspended".split()
 )
 REMINDER = ("target", "role", "content", "machine", "key", "reason")
 STATE = frozenset("phase step_count hop_count cost_usd failed history barriers machines metrics loop_count".split())

@@ -31,5 +31,6 @@ class Finding:
     """False: observed, recorded and not acted on."""
     machine: str | None = None
     barriers: tuple[str, ...] = ()
+    detector: str | None = None
     overrides: int | None = None
     """The transition that an approved ask fires as if the state had been listed. order.md."""

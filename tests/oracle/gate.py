@@ -97,7 +97,17 @@ class Gate:
 
     def _call(self, wanted: dict[str, Any], nesting: str) -> Call:
         args, parent = ingress.arguments(wanted), wanted.get("parent")
-        return Call(wanted["id"], wanted["tool"], args, args, parent, self.messages, nesting, wanted.get("cost_usd"))
+        return Call(
+            wanted["id"],
+            wanted["tool"],
+            args,
+            args,
+            parent,
+            self.messages,
+            nesting,
+            wanted.get("cost_usd"),
+            wanted.get("scores") or {},
+        )
 
     def _decide(
         self, thread: str, run: str, agent: str, wanted: list[Call], mode: str, at: int, *, refused: bool
@@ -141,6 +151,7 @@ class Gate:
         facts: dict[str, Any] | None = None,
         cost_usd: Any = None,
         tokens: int | None = None,
+        scores: dict[str, Any] | None = None,
         *,
         at: int,
     ) -> Result:
@@ -158,7 +169,16 @@ class Gate:
         if found.settlement(run, call) is not None or at > admitted.data["due"]:
             return {"refused": "lifecycle.already_settled"}  # also when no timer ran: by the two times
         reminders, self.also = effects.settle(
-            found, admitted, at, by=by, status=status, content=content, facts=facts, cost_usd=cost_usd, tokens=tokens
+            found,
+            admitted,
+            at,
+            by=by,
+            status=status,
+            content=content,
+            facts=facts,
+            cost_usd=cost_usd,
+            tokens=tokens,
+            scores=scores,
         )
         return {"phase": dfa.phases(found, run).phase, "reminders": reminders, "ungated": False}
 
@@ -207,7 +227,9 @@ class Gate:
         return {"status": "aborted", "verdicts": self.also}
 
     def resolve(self, thread: str, run: str, ticket: str, by: str, decision: str, *, at: int, **said: Any) -> Result:
-        """`said`: args, args_sha256, tool, result, remember, note, name. Answers `{ticket, verdicts, …}` or `{refused}`.
+        """`said`: args, args_sha256, tool, result, remember, note, name, scores (by call).
+
+        Answers `{ticket, verdicts, …}` or `{refused}`.
 
         Where the ticket's call got a verdict its keys stand beside `ticket`.
         """

@@ -49,6 +49,8 @@ class Call:
     """Calls of one message are siblings."""
     nesting: str
     cost_usd: Json
+    scores: dict[str, Json] = field(default_factory=dict)
+    """What detectors said of it."""
 
     @property
     def digest(self) -> str:

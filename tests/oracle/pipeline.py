@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from oracle import breaker, ceilings, contracts, dcbf, dfa, ingress, lifecycle, order, privilege
+from oracle import breaker, ceilings, contracts, dcbf, dfa, ingress, lifecycle, order, privilege, semantic
 from oracle.findings import Finding, Question
 from oracle.rules import STAGES
 
@@ -16,6 +16,7 @@ CHECKS: dict[str, Callable[[Question], list[Finding]]] = {
     "order": order.check,
     "contracts": contracts.check,
     "dcbf": dcbf.check,
+    "semantic": semantic.check,
 }
 Lifted = Callable[[Finding], bool]
 
@@ -36,7 +37,8 @@ class Decision:
 def decide(question: Question, lifted: Lifted, *, again: bool = False) -> Decision:
     """`again`: an approval runs it on the state of now; the call has its hop already."""
     profile_missing = question.run.policy.profile(question.run.agent) is None
-    enabled = [s for s in STAGES if question.run.policy.enabled(question.run.agent, s)]
+    policy = question.run.policy
+    enabled = [s for s in STAGES if policy.enabled(question.run.agent, s) and (s != "semantic" or "semantic" in policy.doc)]
     steps: list[tuple[str, Callable[[Question], list[Finding]]]] = [
         ("lifecycle", lifecycle.ended),
         ("lifecycle", lifecycle.full),
@@ -87,6 +89,7 @@ def verdict_of(call: str, result: Decision) -> dict[str, Any]:
         "reason": deciding.reason if deciding else None,
         "would": result.would,
         "machine": deciding.machine if deciding else None,
+        "detector": deciding.detector if deciding else None,
         "barriers": [name for f in result.findings if f.authoritative for name in f.barriers],
         "checks_failed": list(dict.fromkeys(failed)),
         "checks_skipped": result.skipped,

@@ -7,8 +7,8 @@ from typing import Any
 
 from oracle.values import Json
 
-STAGES = ("privilege", "dfa", "order", "contracts", "dcbf")
-"""decisions.md §2: the stages that `checks` names, in their order (semantic is not in the oracle)."""
+STAGES = ("privilege", "dfa", "order", "contracts", "dcbf", "semantic")
+"""decisions.md §2: the stages that `checks` names, in their order."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,8 @@ class Speaker:
         self.threads = {self.run: self.thread}
         self.verdicts: list[str] = []
         self.ids = _assigned(scenario["steps"])
+        self.scores = scenario.get("scores", {})
+        self.scored: dict[tuple[str, str], Step] = {}
         self.at = 0
         self._open(scenario.get("task"), scenario.get("labels"), None)
 
@@ -80,7 +82,9 @@ class Speaker:
         return [f"refused: {code}" for code in refused]
 
     def _intents(self, wanted: list[Step], mode: str, nesting: str) -> list[Step]:
-        calls = [{**call, "id": self.ids[id(call)]} for call in wanted]
+        calls = [{**call, "id": self.ids[id(call)], "scores": {**self.scores, **call.get("scores", {})}} for call in wanted]
+        for call in calls:
+            self.scored.setdefault((self.run, call["id"]), call["scores"])
         said = self.gate.intents(self.thread, self.run, self.agent, calls, mode, nesting, at=self.at)
         self._count([v for v in said if not v.get("replayed")])
         return said
@@ -99,16 +103,20 @@ class Speaker:
         verdict = self._intents([step["run"]], "each", "inferred")[0]
         if verdict.get("decision") != "allow":
             return {"refused": f"not allowed: {verdict.get('code') or verdict.get('refused')}"}
-        return self._outcome({"outcome": {"call": verdict["call"], "status": "success"}})
+        said = {key: step["run"][key] for key in ("content", "facts", "scores") if key in step["run"]}
+        return self._outcome({"outcome": {"call": verdict["call"], "status": "success", **said}})
 
     def _outcome(self, step: Step) -> Step:
         said = {"by": f"agent:{self.agent}", **step["outcome"]}
+        said["scores"] = {**self.scores, **said.get("scores", {})}
         result = self.gate.outcome(self.thread, self.run, at=self.at, **said)
         self._count(self.gate.also)
         return result
 
     def _resolve(self, step: Step) -> Step:
-        result = self.gate.resolve(self.thread, self.run, at=self.at, **step["resolve"])
+        said, given = dict(step["resolve"]), step["resolve"].get("scores", {})
+        said["scores"] = {call: {**scores, **given} for (run, call), scores in self.scored.items() if run == self.run}
+        result = self.gate.resolve(self.thread, self.run, at=self.at, **said)
         self._count(result.get("verdicts", []))
         return result
 

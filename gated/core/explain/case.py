@@ -13,6 +13,7 @@ from gated import canonical
 from gated.core import trial
 from gated.core.fold import apply, fold
 from gated.core.policy import Policy, load
+from gated.core.stages import semantic
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.core.verdicts import Judged, Plea
@@ -192,7 +193,8 @@ def _note(body: Body, call: str, state: ThreadState, asked: dict[ThreadId, tuple
         args = next(
             (d.args for d in body.decisions if isinstance(d, CallDecided) and d.call == call and d.args is not None), None
         )
-        asked[body.thread] = wanted if args is None else replace(wanted, args=args), nesting, others
+        scores = semantic.again(None if args else wanted.scores, body.observation.scores.get(CallId(call)))
+        asked[body.thread] = replace(wanted, args=wanted.args if args is None else args, scores=scores), nesting, others
 
 
 def _decided(

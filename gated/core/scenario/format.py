@@ -8,6 +8,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gated.events import Status
 
+Scores = dict[str, float | int | str]  # by detector: from 0 to 1, or a text that says why there is none
+
 
 class CallEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One wanted call. `raw` is the JSON text of the arguments as it comes over the wire."""
@@ -19,6 +21,7 @@ class CallEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     parent: str | None = None
     cost_usd: Any = None
     nesting: Literal["explicit", "inferred"] | None = None
+    scores: Scores = {}
 
 
 class RunEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,6 +35,7 @@ class RunEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     nesting: Literal["explicit", "inferred"] | None = None
     content: Any = None
     facts: dict[str, Any] = {}
+    scores: Scores = {}
 
 
 class OutcomeEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,6 +46,7 @@ class OutcomeEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     cost_usd: float | int | None = None
     tokens: int = 0
     by: str | None = None
+    scores: Scores = {}
 
 
 class ResolveEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,6 +61,7 @@ class ResolveEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     decision_id: str | None = None
     name: str | None = None
     tool: str | None = None
+    scores: Scores = {}
 
 
 class ForgetEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -158,6 +164,7 @@ class ScenarioEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     thread: str | None = None
     task: str | None = None
     labels: dict[str, str] = {}
+    scores: Scores = {}
     state: StateEntry = StateEntry()
 
 

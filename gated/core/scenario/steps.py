@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from gated import ingress, strict_json
+from gated.core.scenario import scoring
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
 from gated.core.scenario.world import World, call_id
 from gated.events import (
@@ -28,7 +29,7 @@ Answers = list[Any]
 
 
 def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str | None) -> Answers:
-    wanted = tuple(_wanted(call, position) for position, call in enumerate(calls))
+    wanted = tuple(scoring.scored(world, _wanted(call, position), call.scores) for position, call in enumerate(calls))
     said = nesting or next((call.nesting for call in calls if call.nesting is not None), None)
     explicit = said == "explicit"
     return world.observe(IntentsReceived(world.sender, wanted, mode, "explicit" if explicit else "inferred"))
@@ -60,9 +61,11 @@ def run(world: World, entry: RunEntry, name: str) -> tuple[Answers, Answers]:
         parent=entry.parent,
         cost_usd=entry.cost_usd,
         nesting=entry.nesting,
+        scores=entry.scores,
     )
     asked = intents(world, (call,), "each", entry.nesting)
-    ended = outcome(world, OutcomeEntry(call=name, status="success", content=entry.content, facts=entry.facts))
+    success = OutcomeEntry(call=name, status="success", content=entry.content, facts=entry.facts, scores=entry.scores)
+    ended = outcome(world, success)
     return asked, ended
 
 
@@ -76,6 +79,7 @@ def outcome(world: World, entry: OutcomeEntry) -> Answers:
             facts=entry.facts,
             cost_microusd=None if entry.cost_usd is None else parse_usd(entry.cost_usd),
             tokens=entry.tokens,
+            reading=scoring.reading(world, call_id(entry.call), entry),
         )
     )
 
@@ -107,6 +111,7 @@ def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
             remember=_remember(entry.remember),
             named=entry.name,
             tool=entry.tool,
+            scores=scoring.again(world, ticket, entry.scores),
         )
     )
 

@@ -25,6 +25,7 @@ from gated.events import (
     Observation,
     Record,
     RunId,
+    Score,
     Sender,
     ThreadId,
     TicketId,
@@ -53,10 +54,13 @@ class World:
         self.thread_of: dict[RunId, ThreadId] = {}
         self.deadlines: set[tuple[int, ThreadId, RunId]] = set()
         self.thread, self.run, self.agent = ThreadId(""), RunId(""), AgentId("")
+        self.scores: dict[str, float | int | str] = {}  # what detectors say of every call that says nothing else
+        self.scored: dict[tuple[ThreadId, RunId, CallId], dict[str, Score]] = {}
 
     def fork(self) -> World:
         twin = copy.copy(self)
         twin.known, twin.threads, twin.log = dict(self.known), dict(self.threads), list(self.log)
+        twin.scored = dict(self.scored)
         twin.agents, twin.thread_of, twin.deadlines = dict(self.agents), dict(self.thread_of), set(self.deadlines)
         return twin
 

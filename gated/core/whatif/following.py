@@ -11,6 +11,7 @@ from gated.core.decide import step
 from gated.core.fold import apply
 from gated.core.policy import Policy
 from gated.core.reading import reads_arguments, reads_results
+from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import ThreadState
 from gated.core.turn import Turn
@@ -135,9 +136,9 @@ class _Step:
             self.whatif._blind.update((self.body.thread, name) for name in blind)
         what = (settled.call, settled.status, content, facts, settled.cost_microusd, settled.tokens)
         acted = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
-        outcomes.settle(acted, *what, lapsed=settled.lapsed)
+        outcomes.settle(acted, *what, lapsed=settled.lapsed, reading=settled.reading)
         self._fail(next((d.reason for d in acted.decisions if isinstance(d, RunEnded)), None))
-        outcomes.settle(turn, *what, lapsed=settled.lapsed)
+        outcomes.settle(turn, *what, lapsed=settled.lapsed, reading=settled.reading)
         self.state = turn.state
 
     def _fail(self, reason: str | None) -> None:
@@ -179,7 +180,9 @@ class _Step:
         assert isinstance(observation, IntentsReceived)
         plea = trial.plea_of(wanted, observation.nesting, self.others)
         derived = self._derive(AgentId(observation.by.name), plea, decided)
-        self._compare(decided, derived, self._unreadable(AgentId(observation.by.name), plea))
+        self._compare(
+            decided, derived, self._unreadable(AgentId(observation.by.name), plea) or self._unscored(plea, decided, derived)
+        )
         if self.body.run not in self.state.runs:
             return
         if decided.decision == "allow":
@@ -231,6 +234,17 @@ class _Step:
             for touch in profile.machines.touches(plea.tool, plea.args).touches:
                 if (self.body.thread, touch.machine) in whatif._blind:
                     return f"machine `{touch.machine}` reads a result that was redacted"
+        return None
+
+    def _unscored(self, plea: Plea, decided: CallDecided, derived: Verdict) -> str | None:
+        """Which detector would have to say what nobody asked it when the call was decided."""
+        rules, seen = self.whatif.policy.semantic, self.state.semantic
+        if rules is None or derived.code != "semantic.unavailable" or decided.code == derived.code:
+            return None
+        for name in semantic.unasked(rules, seen, plea.tool, plea.args, plea.scores):
+            return f"`{name}` was not asked about the call"
+        if semantic.NOT_READ in (seen.injection_unknown, seen.fingerprints_unknown):
+            return "no detector looked at earlier results"
         return None
 
     def _compare(self, decided: CallDecided, derived: Verdict, unreadable: str | None) -> None:
@@ -294,7 +308,9 @@ class _Step:
     def _reconsider(self, ticket: TicketOpened, call: TicketCall, decided: CallDecided) -> None:
         whatif, body = self.whatif, self.body
         agent = self.state.runs[body.run].agent
-        wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd)
+        fresh = body.observation.scores.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
+        scores = semantic.again(None if decided.args else call.scores, fresh)
+        wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd, scores=scores)
         plea = trial.plea_of(wanted, call.nesting, len(self.state.runs[body.run].in_flight))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
