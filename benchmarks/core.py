@@ -11,6 +11,7 @@ from typing import Any
 from gated.core.chain import ChainChecker
 from gated.core.decide import record
 from gated.core.policy import Policy, load_text
+from gated.core.redaction.vault import Vault
 from gated.core.replay import Replayer
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
@@ -45,7 +46,7 @@ def machines(count: int, touching: int) -> str:
 
 def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
     """µs of each decision (intent in, record out) of a run that reports every outcome, its records, and the final state."""
-    registry = Registry(policy, {policy.digest: policy})
+    registry = Registry(policy, {policy.digest: policy}, Vault(b"bench"))
     state, run, records, spent = ThreadState(ThreadId(thread)), RunId("r"), list[Record](), list[float]()
     _, opened = _keep(registry, state, run, RunStarted(BY, agent=BY.name), 0, records)  # type: ignore[arg-type]
     state = opened

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, NewType
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 ThreadId = NewType("ThreadId", str)
 RunId = NewType("RunId", str)
@@ -182,6 +182,7 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     refused: str | None = None  # an ingress code
     why: str | None = None
     scores: dict[str, Score] | None = None  # what detectors said of the call, by their names
+    args_sha256: str | None = None  # keyed, where something in the arguments is redacted
 
 
 class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag_field="kind"):
@@ -241,6 +242,7 @@ class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolutio
     result: Value = None
     answers: bool = False  # `result` was given (it may be null)
     remember: Remember | None = None
+    args_sha256_edited: str | None = None  # keyed digest of `args`, where something in them is redacted
     named: str | None = None  # a name in the body; refused where it is not the sender's
     tool: str | None = None  # a tool in the body; refused where it is not the ticket's
     scores: dict[CallId, dict[str, Score]] = {}  # what detectors say of the calls that are decided again
@@ -327,6 +329,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     touches: tuple[Touch, ...] = ()
     args: dict[str, Value] | None = None  # kept where a postcondition will read them
     trial: bool = False  # the one call that tries a tool whose breaker was open
+    sealed: str | None = None  # the same before redaction, under the key of the vault
 
 
 class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", tag_field="kind"):
@@ -356,6 +359,7 @@ class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", t
     args: dict[str, Value] | None = None  # what may run, where it differs from what was asked
     execute: bool = True
     result: Value = None
+    sealed: str | None = None  # `args` and `result` before redaction, under the key of the vault
 
 
 class CallRefused(Struct, frozen=True, omit_defaults=True, tag="call_refused", tag_field="kind"):
@@ -463,6 +467,7 @@ class TicketCall(Struct, frozen=True, omit_defaults=True):
     cost_microusd: int | None = None
     nesting: Literal["explicit", "inferred"] = "inferred"
     scores: dict[str, Score] | None = None
+    sealed: str | None = None  # the arguments before redaction, under the key of the vault
 
 
 class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened", tag_field="kind"):
@@ -553,7 +558,10 @@ Decision = (
 
 
 class Body(Struct, frozen=True):
-    """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags."""
+    """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags.
+
+    `redacted` are the places of the observation that were taken out before it was recorded; absent where that is none.
+    """
 
     v: int
     thread: ThreadId
@@ -567,6 +575,7 @@ class Body(Struct, frozen=True):
     prev: str
     flags: tuple[int, ...] = ()
     input: int = 0  # position of the input in the bus's stream: what comes again at or below it was handled
+    redacted: tuple[str, ...] | UnsetType = UNSET
 
 
 class Record(Struct, frozen=True):

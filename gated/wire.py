@@ -487,9 +487,10 @@ def to_approvers(decision: Any, thread: ThreadId, run: RunId, at: int) -> Ticket
     base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
-            return TicketMessage(
-                event="opened", ticket=decision.ticket, state="pending", details=msgspec.to_builtins(decision), **base
-            )
+            details = msgspec.to_builtins(decision)
+            for call in details["calls"]:
+                call.pop("sealed", None)  # of use to the daemon only
+            return TicketMessage(event="opened", ticket=decision.ticket, state="pending", details=details, **base)
         case TicketAnswered():
             details = {"answer": msgspec.to_builtins(decision.answer)}
             return TicketMessage(event="answered", ticket=decision.ticket, state=decision.state, details=details, **base)

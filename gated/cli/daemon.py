@@ -18,8 +18,10 @@ from gated import wire
 from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
 from gated.core.policy import Policy
 from gated.core.tickets import people_of
+from gated.shell.custody import Copies, Custody, keys_beside, open_custody
 from gated.shell.daemon import Settings, run_until_told
 from gated.shell.embedded import embedded_server
+from gated.shell.log.sealing import EVERY
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import UserRole, inbox_prefix
 from gated.shell.policies import read_policy
@@ -27,6 +29,10 @@ from gated.shell.policies import read_policy
 app = typer.Typer()
 
 Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
+CheckpointFile = Annotated[
+    Path | None, typer.Option(help="Append each sealed checkpoint to this file; keep it elsewhere, and a cut log shows.")
+]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Records between two checkpoints; there is one at stop too.")]
 PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
 
 
@@ -47,20 +53,24 @@ def up(
     policy: PolicyPath = Path("policy.yaml"),
     data: Data = Path(".gated"),
     port: Annotated[int, typer.Option(help="Port of the embedded bus; -1 takes a free one.")] = -1,
+    checkpoint_file: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = EVERY,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
     """Start a gate on this machine: an embedded nats-server, the log and the daemon, all in one folder."""
     configure_logging(json_lines=json_logs)
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port))
+    copies = Copies(checkpoint_every, checkpoint_file)
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies))
 
 
-async def _up(path: Path, data: Path, port: int) -> None:
+async def _up(path: Path, data: Path, port: int, copies: Copies) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
-    event_log = await open_for_writing(data / "log.db")
+    custody = await anyio.to_thread.run_sync(open_custody, data / "keys", copies)
+    event_log = await open_for_writing(data / "log.db", custody.sealing)
     try:
         async with embedded_server(data / "bus", _users(policy), port) as server, anyio.create_task_group() as tasks:
             credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
-            settings = Settings(server.bus.url, path, credentials)
+            settings = Settings(server.bus.url, path, credentials, custody=custody)
 
             async def watch_server() -> None:
                 status = await server.wait()
@@ -100,6 +110,13 @@ def serve(
     creds: Annotated[Path | None, typer.Option(help="A NATS credentials file.")] = None,
     prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
     replicas: Annotated[int, typer.Option(help="Replicas of the stream of inputs.")] = 1,
+    keys: Annotated[Path | None, typer.Option(help="Folder of the keys; `LOG.keys` where it is not given.")] = None,
+    checkpoint_file: CheckpointFile = None,
+    checkpoint_every: CheckpointEvery = EVERY,
+    checkpoint_subject: Annotated[
+        str | None, typer.Option(help="Publish each checkpoint on this subject; the daemon must be let to.")
+    ] = None,
+    checkpoint_stdout: Annotated[bool, typer.Option(help="Print each checkpoint on standard output.")] = False,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
     """Run the daemon on a NATS server of yours."""
@@ -109,12 +126,24 @@ def serve(
         credentials["user_credentials"] = str(creds)
     if user is not None:
         credentials |= {"user": user, "password": password or ""}
-    run_async(lambda: _serve(Settings(nats_url, policy.absolute(), credentials, prefix, replicas), log))
+    show = _print_checkpoint if checkpoint_stdout else None
+    copies = Copies(checkpoint_every, checkpoint_file, show, checkpoint_subject)
+
+    async def work() -> None:
+        custody = await anyio.to_thread.run_sync(open_custody, keys or keys_beside(log), copies)
+        await _serve(Settings(nats_url, policy.absolute(), credentials, prefix, replicas, custody=custody), log, custody)
+
+    run_async(work)
 
 
-async def _serve(settings: Settings, path: Path) -> None:
+def _print_checkpoint(note: str) -> None:
+    sys.stdout.write(note)
+    sys.stdout.flush()
+
+
+async def _serve(settings: Settings, path: Path, custody: Custody) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
-    event_log = await open_for_writing(path)
+    event_log = await open_for_writing(path, custody.sealing)
     try:
         await run_until_told(settings, event_log, policy, lambda: say(f"[bold]gated serves[/]  bus {settings.url}  log {path}"))
     finally:

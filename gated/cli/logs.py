@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import anyio
 import msgspec
 import typer
+from rich.markup import escape
 from rich.progress import Progress
 
 from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
@@ -26,6 +27,8 @@ from gated.wire import rfc3339
 app = typer.Typer()
 log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
+
+SHOWN = 5  # records that are not replayable, in the text for people
 
 Run = Annotated[str | None, typer.Option(help="Only this run.")]
 Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
@@ -45,10 +48,19 @@ async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
 
 
 @app.command(epilog="Example: gated replay .gated/log.db")
-def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
-    """Decide every record again, and stop at the first that comes out differently (exit status 1)."""
+def replay(
+    log: LogPath,
+    run: Run = None,
+    strict: Annotated[bool, typer.Option(help="Records that are not replayable are a failure too (exit status 1).")] = False,
+    json_: Json = False,
+) -> None:
+    """Decide every record again, and stop at the first that comes out differently (exit status 1).
 
-    async def work() -> tuple[int, Difference | None]:
+    A record that a rule would have to read redacted values for is *not replayable*: it is named, and its decisions are taken
+    as they stand (exit status 0, or 1 with --strict).
+    """
+
+    async def work() -> tuple[Replayer, Difference | None]:
         async with open_log(log) as opened:
             known = await policies_of(opened)
             replayer = Replayer(known.get)
@@ -58,20 +70,27 @@ def replay(log: LogPath, run: Run = None, json_: Json = False) -> None:
                     continue
                 difference = replayer.feed(record)
                 if difference is not None:
-                    return replayer.records, difference
-            return replayer.records, None
+                    return replayer, difference
+            return replayer, None
 
-    records, difference = run_async(work)
+    done, difference = run_async(work)
     if json_:
-        say_json({"ok": difference is None, "records": records, "difference": difference})
+        skipped = {"not_replayable": done.skipped, "not_replayable_records": done.not_replayable}
+        say_json({"ok": difference is None, "records": done.records, "difference": difference, **skipped})
     elif difference is None:
-        say(f"[green]the same[/]: {records} records decided again, byte for byte")
+        say(f"[green]the same[/]: {done.records} records decided again, byte for byte")
+        if done.skipped:
+            say(f"[yellow]not replayable[/]: {done.skipped} records, for a rule would have to read what was redacted")
+        for item in done.not_replayable[:SHOWN]:
+            say(f"  thread {escape(item.thread)}, run {escape(item.run)}, record {item.seq}: {escape(item.why)}")
+        if done.skipped > SHOWN:
+            say(f"  and {done.skipped - SHOWN} more: see --json")
     else:
         say(f"[red]different[/]: thread {difference.thread}, run {difference.run}, record {difference.seq}, {difference.what}")
         say(f"stage    {difference.stage or '-'}")
         say(f"recorded {json.dumps(difference.recorded, default=str)}")
         say(f"derived  {json.dumps(difference.derived, default=str)}")
-    if difference is not None:
+    if difference is not None or (strict and done.skipped):
         raise typer.Exit(NO)
 
 

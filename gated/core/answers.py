@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from gated import canonical
 from gated.core import batches, outcomes, tickets, waiting
 from gated.core.calls import judge_again
+from gated.core.redaction.cover import restored
+from gated.core.redaction.vault import Unreadable
 from gated.core.stages import semantic
 from gated.core.state import RunState
 from gated.core.tickets import Ticket
@@ -30,6 +32,7 @@ from gated.events import (
     TicketCall,
     TicketNoted,
     TicketOpened,
+    Value,
 )
 from gated.units import format_duration
 
@@ -44,6 +47,10 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
         assert refusal is not None
         turn.refuse(refusal.code, refusal.reason, ticket=resolution.ticket)
         return
+    if resolution.decision == "approve" and not _readable(turn, ticket):
+        reason = "the arguments that wait were sealed under a key that this gate does not have: it can only be rejected"
+        turn.refuse("approvals.crashed", reason, ticket=resolution.ticket)
+        return
     answer = tickets.answer_of(ticket, resolution, turn.at)
     if resolution.decision == "reject":
         _reject(turn, ticket, answer)
@@ -51,6 +58,18 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
         _edit(turn, ticket, answer, resolution)
     else:
         _approve(turn, ticket, answer, resolution)
+
+
+def _readable(turn: Turn, ticket: Ticket) -> bool:
+    """Whether the calls of a ticket can be decided again. Raises `Unreadable` in a replay, which has no key."""
+    try:
+        for call in ticket.calls:
+            turn.reveal(call.args, call.sealed, call.tool)
+    except Unreadable:
+        if turn.registry.vault is None:
+            raise
+        return False
+    return True
 
 
 def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:
@@ -89,7 +108,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
     return Plea(
         call.call,
         call.tool,
-        call.args,
+        turn.reveal(call.args, call.sealed, call.tool),
         call.args_sha256,
         call.parent,
         call.cost_microusd,
@@ -139,8 +158,8 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     assert resolution.args is not None
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="superseded"))
     old = ticket.calls[0]
-    digest = canonical.args_digest(old.tool, resolution.args)
-    plea = _plea(turn, replace(old, args=resolution.args, args_sha256=digest, scores=None), resolution)
+    args, digest = _edited(turn, old, resolution)
+    plea = _plea(turn, replace(old, args=args, args_sha256=digest, sealed=None, scores=None), resolution)
     judged = judge_again(turn, plea, frozenset())
     edited = replace(ticket, edited=True)
     if judged.decided.decision != "suspend":
@@ -156,6 +175,16 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
         return
     turn.do(replace(opened, answers=taken.answers))
     turn.do(replace(judged.decided, ticket=opened.ticket, edited=True, args=plea.args))
+
+
+def _edited(turn: Turn, old: TicketCall, resolution: ResolutionReceived) -> tuple[dict[str, Value], str]:
+    """The arguments after an edit and their digest: what the editor was not shown stays as it was."""
+    assert resolution.args is not None
+    digest = resolution.args_sha256_edited or canonical.args_digest(old.tool, resolution.args)
+    if old.sealed is None:
+        return resolution.args, digest
+    args: dict[str, Value] = restored(resolution.args, old.args, turn.reveal(old.args, old.sealed, old.tool))
+    return args, digest if args == resolution.args else turn.digest(old.tool, args)
 
 
 def forget(turn: Turn, request: ForgetRequested) -> None:

@@ -45,7 +45,7 @@ def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool) -> None:
 
 def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
-    trial = Turn(turn.registry, turn.state, turn.run_id, turn.at)
+    trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
     trial.unscored = turn.unscored
     verdicts: list[Judged] = []
     for plea in pleas:
@@ -53,6 +53,7 @@ def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged
         verdicts.append(judged)
         if judged.decided.known:
             trial.do(judged.decided)
+    turn.cover = trial.cover
     return verdicts
 
 

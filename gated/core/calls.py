@@ -55,7 +55,7 @@ def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
         wanted.id,
         wanted.tool,
         wanted.args,
-        canonical.args_digest(wanted.tool, wanted.args),
+        wanted.args_sha256 or canonical.args_digest(wanted.tool, wanted.args),
         wanted.parent,
         wanted.cost_microusd,
         nesting,
@@ -269,7 +269,7 @@ def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
         call=_call(policy, profile, plea),
         nested=_nested(turn, profile, plea),
         at=turn.at,
-        touched=_touched(profile, plea) if profile.ordered else NOTHING_TOUCHED,
+        touched=turn.writable(_touched(profile, plea)) if profile.ordered else NOTHING_TOUCHED,
         ancestors=_seats(turn) if run.parent is not None else (),
     )
 

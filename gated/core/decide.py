@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gated.core import answers, batches, calls, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
-from gated.core.state import ThreadState
+from gated.core.redaction.cover import Seen, look
+from gated.core.state import RunState, ThreadState
 from gated.core.turn import Registry, Reply, Turn, Unscored, may_speak
 from gated.events import (
     GENESIS,
@@ -66,17 +67,28 @@ class Step(Struct, frozen=True):
 
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
     """`at` is when the bus stored the input (µs); within a thread it never goes back."""
-    turn = Turn(registry, state, run_id, at)
-    _dispatch(turn, observation)
+    seen = _look(registry, state, run_id, observation)
+    turn = Turn(registry, state, run_id, at, seen.cover)
+    _dispatch(turn, seen.decided)
     return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored))
 
 
 def record(
-    registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int, input: int = 0
+    registry: Registry,
+    state: ThreadState,
+    run_id: RunId,
+    observation: Observation,
+    at: int,
+    input: int = 0,
+    redacted: tuple[str, ...] | UnsetType = UNSET,
 ) -> tuple[Step, Record | None]:
-    """A step, sealed: the record to append (none where nothing is decided) and the state after it."""
-    turn = Turn(registry, state, run_id, at)
-    _dispatch(turn, observation)
+    """A step, sealed: the record to append (none where nothing is decided) and the state after it.
+
+    `redacted` is what a record that is decided again says of itself.
+    """
+    seen = _look(registry, state, run_id, observation)
+    turn = Turn(registry, state, run_id, at, seen.cover)
+    _dispatch(turn, seen.decided)
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
         return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored)), None
@@ -87,15 +99,37 @@ def record(
         seq=state.seq + 1,
         at=turn.at,
         kind=kind_of(observation),
-        observation=observation,
+        observation=seen.recorded,
         decisions=decisions,
         policy=registry.current.digest,
         prev=state.head or GENESIS,
         input=input,
+        redacted=redacted if turn.cover is None else tuple(turn.cover.places) or UNSET,
     )
     sealed = seal(body)
     after = advance(turn.state, body.seq, body.at, sealed.hash, input)
     return Step(decisions, replies, after, turn.at, tuple(turn.unscored)), sealed
+
+
+def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation) -> Seen:
+    """What of an observation is taken out before it is written, by the policy of its run."""
+    if registry.vault is None:
+        return Seen(observation, observation, None)
+    run = state.runs.get(run_id)
+    if run is None:
+        return look(observation, None, registry.current.redactor, registry.vault)
+    return look(observation, _tool_of(run, observation), registry.known[run.policy].redactor, registry.vault)
+
+
+def _tool_of(run: RunState, observation: Observation) -> str | None:
+    """The tool that an outcome or an answer is about."""
+    if isinstance(observation, OutcomeReported):
+        known = run.calls.get(observation.call)
+        return None if known is None else known.tool
+    if isinstance(observation, ResolutionReceived):
+        ticket = run.tickets.get(observation.ticket)
+        return None if ticket is None else ticket.calls[0].tool
+    return None
 
 
 def _dispatch(turn: Turn, observation: Observation) -> None:

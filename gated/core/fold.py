@@ -177,6 +177,7 @@ def _admitted(
         run.policy,
         admission.args,
         run.tally.calls,
+        admission.sealed,
     )
     tally = run.tally.admit(tool, reserved, policy.window)
     thread = tally if run.tally is state.tally else state.tally.admit(tool, reserved, policy.window)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from gated.core import pipeline
 from gated.core.order import engine
 from gated.core.order.templates import escape_text
+from gated.core.redaction.vault import Unreadable
 from gated.core.stages import breaker, ceilings, contracts, semantic
 from gated.core.state import InFlight
 from gated.core.turn import Turn, Unscored, may_speak
@@ -154,8 +155,18 @@ def _breached(turn: Turn, entry: InFlight, status: Status, content: Value, facts
     if watched is None or not profile.contracts.ensures(entry.tool):
         return ()
     view = pipeline.contract_view(profile, turn.run, turn.at)
-    found = contracts.ensure(profile.contracts, view, entry.tool, entry.args or {}, status, content, facts)
+    found = contracts.ensure(profile.contracts, view, entry.tool, _args(turn, entry), status, content, facts)
     return tuple(replace(finding, authoritative=False) for finding in found) if watched else found
+
+
+def _args(turn: Turn, entry: InFlight) -> dict[str, Value]:
+    """The arguments that a postcondition reads; sealed under a key of before, it reads their redaction, and does not hold."""
+    try:
+        return turn.reveal(entry.args or {}, entry.sealed, entry.tool)
+    except Unreadable:
+        if turn.registry.vault is None:
+            raise
+        return entry.args or {}
 
 
 def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached: tuple[Finding, ...]) -> None:

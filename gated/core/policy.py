@@ -21,6 +21,7 @@ from gated.core.barriers.own import Functions
 from gated.core.barriers.standard import DEFAULT_OUTBOUND
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
+from gated.core.redaction.redactor import RedactEntry, Redactor, compile_redactor
 from gated.core.scope import DataScope, Resources, compile_scope
 from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege, semantic
 from gated.documents import Document, DocumentError, decode, parse_document
@@ -31,7 +32,6 @@ from gated.units import parse_duration, parse_usd
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
 Watchable = Literal["breaker"] | StageName  # what `modes` may name: the breaker is on where it is configured
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)  # in pipeline order
-UNBUILT: Final = ("redact",)
 Mode = Literal["enforce", "observe"]
 Duration = str | int
 Path = tuple[str | int, ...]
@@ -93,6 +93,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     unknown_tools: Literal["pass", "deny"] = "pass"
     threads: ThreadsEntry = ThreadsEntry()
     limits: lifecycle.LimitsEntry = lifecycle.LimitsEntry()
+    redact: RedactEntry = RedactEntry()
     agents: dict[Name, AgentEntry] = {}
     tools: dict[str, ToolEntry] = {}
     machines: tuple[MachineEntry, ...] = ()
@@ -146,6 +147,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     continuation: Continuation
     approvals: tickets.Approvals
     semantic: semantic.SemanticRules | None
+    redactor: Redactor
     window: int
     entry: PolicyEntry
 
@@ -164,7 +166,7 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
 
     `functions` are those that its barriers in Python name.
     """
-    _refuse_unbuilt(document)
+    _refuse_impossible(document)
     entry = decode(document, PolicyEntry)
     text = canonical.encode(document.data)
     compiler = _Compiler(document, entry, functions)
@@ -184,18 +186,24 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
         continuation=entry.continuation,
         approvals=compiler.at(("approvals",), tickets.compile_approvals, entry.approvals, entry.groups),
         semantic=compiler.semantic(),
+        redactor=compiler.at(("redact",), compile_redactor, entry.redact, _keys(agents.values())),
         window=max([5, *(p.dcbf.window for p in agents.values())]),
         entry=entry,
     )
 
 
-def _refuse_unbuilt(document: Document) -> None:
+def _keys(profiles: Iterable[Profile]) -> dict[str, list[Path]]:
+    """The paths that machines make their keys of, by the machine's name."""
+    found: dict[str, list[Path]] = {}
+    for machine in (machine for profile in profiles for machine in profile.machines.machines):
+        found.setdefault(machine.name, []).extend(machine.key.paths)
+    return found
+
+
+def _refuse_impossible(document: Document) -> None:
     data = document.data
     if not isinstance(data, dict):
         raise _error(document, (), "a policy is a mapping that begins with `version: 1`")
-    for key in UNBUILT:
-        if key in data:
-            raise _error(document, (key,), f"`{key}` is not supported by this version of gated")
     if "semantic" not in data:
         _refuse_without_detectors(document, data)
 

@@ -6,6 +6,7 @@ What was redacted before it was recorded cannot be read again: a verdict that re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gated.core.order.machines import Machine
 from gated.core.order.patterns import Pattern
@@ -51,3 +52,10 @@ def _machine_reads(machine: Machine, tool: str) -> bool:
 def reads_results(machine: Machine) -> bool:
     """Whether a move of the machine may rest on what a tool answered."""
     return any(t.content is not None or t.facts is not None for t in machine.transitions)
+
+
+def is_redacted(value: Any) -> bool:
+    """Whether something in a value was taken out before it was recorded: `{redacted: kind, sha256: keyed digest}`."""
+    if isinstance(value, dict):
+        return set(value) == {"redacted", "sha256"} or any(map(is_redacted, value.values()))
+    return isinstance(value, list | tuple) and any(map(is_redacted, value))

@@ -1,24 +1,30 @@
 """Replay: decide every record of a log again and report the first decision that comes out differently.
 
 Replaying needs the records and the policies they name, nothing else; the derived record must equal the stored one byte for
-byte, its hash included.
+byte, its hash included. Where a rule would have to read what was redacted, a record is *not replayable*: its decisions are
+taken as they stand, and it is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from gated.core.decide import record
+from gated.core.fold import fold
 from gated.core.policy import Policy
+from gated.core.redaction.vault import Unreadable
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
+from gated.core.unreadable import refuse_unreadable
 from gated.events import Body, PolicyBound, Record, ThreadId, encode, unseal
 
 Policies = Callable[[str], Policy | None]
+
+LISTED: Final = 1000
 
 
 class Difference(Struct, frozen=True):
@@ -33,14 +39,27 @@ class Difference(Struct, frozen=True):
     derived: Any
 
 
+class NotReplayable(Struct, frozen=True):
+    """A record that was not decided again, and why not."""
+
+    thread: str
+    run: str
+    seq: int
+    why: str
+
+
 class Replayer:
-    """Replays records as they come, thread by thread; each thread's records in order."""
+    """Replays records as they come, thread by thread; each thread's records in order.
+
+    `records` were decided again, `skipped` were not: the first `LISTED` of them are in `not_replayable`.
+    """
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._states: dict[ThreadId, ThreadState] = {}
         self._known: dict[str, Policy] = {}
-        self.records = 0
+        self.records = self.skipped = 0
+        self.not_replayable: list[NotReplayable] = []
 
     def feed(self, stored: Record) -> Difference | None:
         """Decide one record again. `None`: it came out byte for byte."""
@@ -51,12 +70,24 @@ class Replayer:
         if isinstance(body.observation, PolicyBound):
             self._policy(body.observation.policy)
         state = self._states.get(body.thread) or ThreadState(body.thread)
-        made, derived = record(Registry(policy, self._known), state, body.run, body.observation, body.at, body.input)
+        registry = Registry(policy, self._known)
+        try:
+            refuse_unreadable(registry, state, body)
+            made, derived = record(registry, state, body.run, body.observation, body.at, body.input, body.redacted)
+        except Unreadable as unreadable:
+            self._skip(state, body, stored.hash, str(unreadable))
+            return None
         if derived is None or derived.hash != stored.hash:
             return _compare(body, None if derived is None else unseal(derived))
         self._states[body.thread] = made.state
         self.records += 1
         return None
+
+    def _skip(self, state: ThreadState, body: Body, hash: str, why: str) -> None:
+        self._states[body.thread] = fold(self._known, state, body, hash)
+        self.skipped += 1
+        if len(self.not_replayable) < LISTED:
+            self.not_replayable.append(NotReplayable(body.thread, body.run, body.seq, why))
 
     def _policy(self, digest: str) -> Policy | None:
         if digest not in self._known:

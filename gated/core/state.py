@@ -45,6 +45,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     policy: str = ""  # whose machines and transitions `touches` speaks of, also after the run was bound to another
     args: dict[str, Any] | None = None  # kept where a postcondition will read them
     ordinal: int = 0  # the calls admitted before it
+    sealed: str | None = None  # the same before redaction
 
 
 class Recent(Struct, frozen=True, array_like=True):

@@ -7,7 +7,6 @@ registry in which every digest is the policy on trial.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -65,7 +64,7 @@ def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
         CallId(wanted.id or ""),
         wanted.tool,
         wanted.args,
-        canonical.args_digest(wanted.tool, wanted.args),
+        wanted.args_sha256 or canonical.args_digest(wanted.tool, wanted.args),
         wanted.parent,
         wanted.cost_microusd,
         nesting,
@@ -126,10 +125,3 @@ def _denial(plea: Plea, code: str, reason: str) -> CallDecided:
 def sources(judged: Judged) -> frozenset[str]:
     """The sources of a suspended call's asks: what an approval of it would lift."""
     return frozenset(source_of(finding) for finding in judged.asks)
-
-
-def is_redacted(value: Any) -> bool:
-    """Whether something in a value was taken out before it was recorded: `{redacted: kind, sha256: keyed digest}`."""
-    if isinstance(value, dict):
-        return set(value) == {"redacted", "sha256"} or any(map(is_redacted, value.values()))
-    return isinstance(value, list | tuple) and any(map(is_redacted, value))

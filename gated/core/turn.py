@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gated import canonical
 from gated.core.fold import apply
+from gated.core.order.machines import Touched
 from gated.core.policy import Policy, Profile
+from gated.core.redaction.cover import Cover, keys
+from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.state import RunState, ThreadState
 from gated.core.tickets import Ticket
 from gated.events import (
@@ -30,6 +35,7 @@ from gated.events import (
     TicketClosed,
     TicketId,
     UngatedExecution,
+    Value,
 )
 
 
@@ -62,6 +68,7 @@ class Registry(Struct, frozen=True):
 
     current: Policy
     known: Mapping[str, Policy]
+    vault: Vault | None = None  # None: nothing is taken out, what was sealed stays shut (a replay)
 
 
 class Turn:
@@ -69,16 +76,29 @@ class Turn:
 
     `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
     `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about: whoever can ask
-    them should, and decide again.
+    them should, and decide again. `cover` takes out of the decisions what must not be written.
     """
 
-    __slots__ = ("at", "decisions", "opened", "policy", "profile", "registry", "replies", "run_id", "seq", "state", "unscored")
+    __slots__ = (
+        "at",
+        "cover",
+        "decisions",
+        "opened",
+        "policy",
+        "profile",
+        "registry",
+        "replies",
+        "run_id",
+        "seq",
+        "state",
+        "unscored",
+    )
 
     opened: RunState | None
     policy: Policy
     profile: Profile
 
-    def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int) -> None:
+    def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int, cover: Cover | None = None) -> None:
         self.registry = registry
         self.state = state
         self.run_id = run_id
@@ -87,6 +107,7 @@ class Turn:
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
         self.unscored: list[Unscored] = []
+        self.cover = cover
         self._look()
 
     def _look(self) -> None:
@@ -101,12 +122,44 @@ class Turn:
         return self.opened
 
     def do(self, decision: Decision) -> None:
+        if self.cover is not None:
+            decision = self.cover.decision(decision)
         self.decisions.append(decision)
         self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
         if isinstance(decision, RunOpened | PolicyRebound):
             self._look()
         else:
             self.opened = self.state.runs.get(self.run_id)
+
+    def reveal(self, args: dict[str, Value], sealed: str | None, tool: str) -> dict[str, Value]:
+        """The arguments of a call of before, as they were said. Raises `Unreadable` where they were sealed and stay so."""
+        if sealed is None:
+            return args
+        if self.registry.vault is None:
+            raise Unreadable(f"the arguments of `{tool}` were redacted")
+        opened: dict[str, Value] = self.registry.vault.open(sealed)
+        self.cover = self.cover or Cover(self.policy.redactor, self.registry.vault)
+        self.cover.value(opened, tool)
+        return opened
+
+    def digest(self, tool: str, args: dict[str, Value]) -> str:
+        """What stands for a call: keyed where something in its arguments is redacted."""
+        vault = self.registry.vault
+        if vault is None or not self.policy.redactor.redact(args, tool, vault)[1]:
+            return canonical.args_digest(tool, args)
+        return vault.args_digest(tool, args)
+
+    def writable(self, touched: Touched) -> Touched:
+        """The machine instances that a call bears on, under keys that may be written."""
+        vault, redactor = self.registry.vault, self.policy.redactor
+        if vault is None or not redactor.active or not touched.touches:
+            return touched
+        touches = keys(touched.touches, redactor, vault)
+        if touches is touched.touches:
+            return touched
+        self.cover = self.cover or Cover(redactor, vault)
+        self.cover.note_key()
+        return replace(touched, touches=touches)
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""

@@ -6,6 +6,7 @@ Exit statuses: 0 stopped as asked, 1 failed while running, 2 could not start (po
 from __future__ import annotations
 
 import gc
+import secrets
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,9 +22,12 @@ from watchfiles import awatch
 from gated import wire
 from gated.core import decide as core
 from gated.core.policy import Policy
+from gated.core.redaction.vault import Vault
 from gated.documents import DocumentError
 from gated.shell import api, bus
-from gated.shell.log import EventLog
+from gated.shell.custody import Custody, publish_copies
+from gated.shell.keys import VAULT_BYTES
+from gated.shell.log import EventLog, Sealed
 from gated.shell.policies import read_policy
 from gated.shell.runs import Decide, Outlet, Runs
 
@@ -41,6 +45,7 @@ class Settings(Struct, frozen=True):
     prefix: str = wire.PREFIX
     replicas: int = 1
     decide: Decide = core.record
+    custody: Custody | None = None  # none: keys for this process only, which read nothing that was sealed before
 
 
 class Daemon:
@@ -100,6 +105,8 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     await made.receiver.stop()
                     made.runs.drain()
                     await made.runs.drained.wait()
+                    if isinstance(event_log, Sealed):
+                        await event_log.seal()
                     await client.flush()
                     await service.stop()
                 consuming.cancel()
@@ -123,7 +130,12 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     async def caught_up() -> None:
         await holder[0].caught_up()
 
-    runs = Runs(event_log, policy, Outlet(publish, acknowledge, settings.prefix, caught_up), settings.decide)
+    outlet = Outlet(publish, acknowledge, settings.prefix, caught_up)
+    custody = settings.custody
+    vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
+    if custody is not None:
+        publish_copies(custody, client)
+    runs = Runs(event_log, policy, outlet, vault, settings.decide)
     holder.append(bus.Bus(client, runs.take, runs.room))
     return Daemon(runs, holder[0], settings)
 

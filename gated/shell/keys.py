@@ -1,4 +1,4 @@
-"""The key that a daemon seals its checkpoints with: an Ed25519 private key in a file that only its owner can read.
+"""The keys of a daemon, each in a file that only its owner can read: what it seals checkpoints with, and what it redacts with.
 
 INVARIANT: a key that others can read is refused, not used; a key file is never overwritten.
 """
@@ -6,6 +6,7 @@ INVARIANT: a key that others can read is refused, not used; a key file is never 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gated.core import checkpoint
 from gated.core.checkpoint import Checkpoint, Key
+from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
+
+VAULT_BYTES = 32
 
 
 class KeyFileError(GatedError):
@@ -46,7 +50,7 @@ def load_or_make(path: Path, name: str) -> Signer:
         raise KeyFileError(path, f"cannot sign under the name `{name}`: no spaces and no plus in it")
     try:
         if not path.exists():
-            _make(path)
+            _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = Signer(name, _load(path))
         path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
     except OSError as error:
@@ -54,15 +58,29 @@ def load_or_make(path: Path, name: str) -> Signer:
     return signer
 
 
-def _make(path: Path) -> None:
+def load_or_make_vault(path: Path) -> Vault:
+    """The vault of a key file, which is made (mode 0600) where there is none. Raises `KeyFileError`."""
+    try:
+        if not path.exists():
+            _make(path, secrets.token_bytes(VAULT_BYTES).hex().encode() + b"\n")
+        key = bytes.fromhex(_read(path).decode())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise KeyFileError(path, f"is not a key of {VAULT_BYTES} bytes in hex") from error
+    except OSError as error:
+        raise KeyFileError(path, f"cannot be used: {error.strerror}") from error
+    if len(key) != VAULT_BYTES:
+        raise KeyFileError(path, f"is not a key of {VAULT_BYTES} bytes in hex")
+    return Vault(key)
+
+
+def _make(path: Path, key: bytes) -> None:
     """Write a new key whole or not at all: a crash leaves no half key behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(pem)
+            file.write(key)
             file.flush()
             os.fsync(handle)
         os.link(draft, path)  # unlike a rename it fails where another process was faster
@@ -72,11 +90,16 @@ def _make(path: Path) -> None:
         draft.unlink()
 
 
-def _load(path: Path) -> Ed25519PrivateKey:
+def _read(path: Path) -> bytes:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise KeyFileError(path, f"can be read by others: run `chmod 600 {path}`")
+    return path.read_bytes()
+
+
+def _load(path: Path) -> Ed25519PrivateKey:
+    raw = _read(path)
     try:
-        private = load_pem_private_key(path.read_bytes(), None)
+        private = load_pem_private_key(raw, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise KeyFileError(path, f"is not an unencrypted private key in PEM form: {error}") from error
     if not isinstance(private, Ed25519PrivateKey):

@@ -19,6 +19,7 @@ import anyio
 import structlog
 from anyio.abc import ObjectReceiveStream
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gated import wire
 from gated.core import decide as core
@@ -26,11 +27,14 @@ from gated.core import state as states
 from gated.core.answers import due_times, next_due
 from gated.core.fold import fold
 from gated.core.policy import Policy
+from gated.core.redaction.cover import revealed
+from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Repeat, Reply
 from gated.events import (
     Body,
     CallDecided,
+    CallRefused,
     DeadlineReached,
     Decision,
     Observation,
@@ -118,10 +122,11 @@ class Outlet(NamedTuple):
 class Runs:
     """The states of the threads in memory, and the two tasks that move them."""
 
-    def __init__(self, event_log: EventLog, policy: Policy, outlet: Outlet, decide: Decide = core.record) -> None:
+    def __init__(self, event_log: EventLog, policy: Policy, outlet: Outlet, vault: Vault, decide: Decide = core.record) -> None:
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.open_tickets = OpenTickets()
-        self.registry = Registry(policy, {policy.digest: policy})
+        self.registry = Registry(policy, {policy.digest: policy}, vault)
+        self._vault = vault
         self._decide = decide
         self._states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
@@ -158,7 +163,7 @@ class Runs:
 
     def bind(self, policy: Policy) -> None:
         """New runs are bound to this policy from now on."""
-        self.registry = Registry(policy, {**self.registry.known, policy.digest: policy})
+        self.registry = Registry(policy, {**self.registry.known, policy.digest: policy}, self._vault)
 
     # --- the tasks ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ class Runs:
         text = await self.log.policy(digest)
         if text is not None:
             policy = load_stored(text, digest, lenient=True)
-            self.registry = Registry(self.registry.current, {**self.registry.known, digest: policy})
+            self.registry = replace(self.registry, known={**self.registry.known, digest: policy})
 
     # --- committing and publishing -----------------------------------------------------------------------------------
 
@@ -314,7 +319,7 @@ class Runs:
         said, prefix = item.said, self.outlet.prefix
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
-            message = wire.to_agent(decision, item.policy, seq, at)
+            message = wire.to_agent(self._revealed(decision), item.policy, seq, at)
             if isinstance(message, wire.Refusal) and said.observation.by.role in HEARS_ITSELF:
                 await self._tell_sender(said, message)
             elif message is not None and item.agent:
@@ -326,6 +331,17 @@ class Runs:
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self.outlet.publish(subject, wire.encode(notice), said.message_id)
 
+    def _revealed(self, decision: Decision) -> Decision:
+        """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
+        if not isinstance(decision, CallDecided):
+            return decision
+        try:
+            return revealed(decision, self._vault)
+        except Unreadable as error:
+            log.error("a verdict's arguments cannot be read", call=decision.call, error=str(error))
+            reason = "the arguments of this verdict were sealed under a key that this gate does not have"
+            return CallRefused(code="approvals.crashed", reason=reason, call=decision.call)
+
     async def _reply(self, item: Settled, reply: Reply) -> None:
         """An answer that needs no record: a repeat is the recorded verdict, read from the log."""
         said = item.said
@@ -336,7 +352,11 @@ class Runs:
                 raise LogConflict(said.thread, reply.seq, 0)
             body = unseal(stored)
             decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
-            message = wire.verdict(decided, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
+            said_so = self._revealed(decided)
+            if isinstance(said_so, CallDecided):
+                message = wire.verdict(said_so, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
+            else:
+                message = wire.to_agent(said_so, item.policy, stored.seq, stored.at)
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at) or wire.to_approvers(reply, said.thread, said.run, said.at)
         if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:

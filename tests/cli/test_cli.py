@@ -147,15 +147,6 @@ def test_policy_check_names_file_and_line(tmp_path: Path) -> None:
     assert gated("policy", "check", good, "--strict")[0] == 1
 
 
-@pytest.mark.parametrize("key", ["redact"])
-def test_what_is_not_built_is_refused_and_not_passed_over(tmp_path: Path, key: str) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text(f"version: 1\n{key}: {{}}\n")
-    status, _, error = gated("policy", "check", file)
-    assert status == 2
-    assert f"`{key}` is not supported" in error
-
-
 def test_policy_test_prints_one_object_a_scenario(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(

@@ -21,6 +21,7 @@ from gated import client, wire
 from gated.core.chain import ChainChecker
 from gated.core.replay import Replayer
 from gated.events import AgentId, CallDecided, RunId, Sender, ThreadId, unseal
+from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Daemon, Settings, daemon
 from gated.shell.embedded import Server, embedded_server
 from gated.shell.log.open import open_log, policies_of
@@ -106,9 +107,10 @@ def write_policy(folder: Path, text: str = POLICY) -> Path:
 async def daemon_on(bus: Bus, folder: Path) -> AsyncIterator[Live]:
     """A daemon in this process on a server, with the policy and the log of a folder."""
     path = folder / "policy.yaml"
-    event_log = await open_for_writing(folder / "log.db")
+    custody = open_custody(folder / "keys", Copies(every=100, file=folder / "checkpoints", subject="gated.checkpoints"))
+    event_log = await open_for_writing(folder / "log.db", custody.sealing)
     try:
-        settings = Settings(bus.url, path, bus.credentials("daemon"))
+        settings = Settings(bus.url, path, bus.credentials("daemon"), custody=custody)
         async with daemon(settings, event_log, read_policy(path)) as made:
             yield Live(bus, made, folder / "log.db")
     finally:

@@ -45,6 +45,11 @@ class Template:
         path = self._paths[0] if self._literals == ("", "") else ()
         self._lone = path[0] if len(path) == 1 and isinstance(path[0], str) else None
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Where the placeholders lead."""
+        return self._paths
+
     def render_key(self, args: Mapping[str, Any]) -> str | None:
         """The key, or None where a placeholder leads nowhere."""
         if self._lone is not None:  # one plain field, the usual case

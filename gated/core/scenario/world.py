@@ -14,6 +14,8 @@ from msgspec import Struct
 from gated.core.answers import due_times
 from gated.core.decide import record
 from gated.core.policy import Policy
+from gated.core.redaction.cover import revealed
+from gated.core.redaction.vault import Vault
 from gated.core.state import RunState, ThreadState
 from gated.core.turn import Registry, Repeat, Reply
 from gated.events import (
@@ -34,6 +36,7 @@ from gated.events import (
 
 START = 1_700_000_000_000_000  # µs; any fixed moment does
 TIMER = Sender("timer", "scenario")
+VAULT = Vault(b"scenario")  # any fixed key does: what a scenario redacts is nobody's secret
 
 
 class Entry(Struct, frozen=True):
@@ -91,12 +94,13 @@ class World:
 
     def _observe(self, thread: ThreadId, run: RunId, observation: Observation, at: int) -> list[Decision | Reply]:
         state = self.threads.get(thread) or ThreadState(thread)
-        made, sealed = record(Registry(self.current, self.known), state, run, observation, at)
+        made, sealed = record(Registry(self.current, self.known, VAULT), state, run, observation, at)
         if sealed is not None:
             self.log.append(Entry(sealed, self.current))
         self.threads[thread] = made.state
         self.deadlines.update((due, thread, run) for due in due_times(made.decisions))
-        return [*made.decisions, *made.replies]
+        decisions = [revealed(d, VAULT) if isinstance(d, CallDecided) else d for d in made.decisions]
+        return [*decisions, *made.replies]
 
     def verdict_of(self, repeat: Repeat) -> CallDecided:
         """The recorded verdict that a repeated call is answered with."""

@@ -10,7 +10,7 @@ from gated.core import calls, outcomes, tickets, trial, waiting
 from gated.core.decide import step
 from gated.core.fold import apply
 from gated.core.policy import Policy
-from gated.core.reading import reads_arguments, reads_results
+from gated.core.reading import is_redacted, reads_arguments, reads_results
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import ThreadState
@@ -129,7 +129,7 @@ class _Step:
         if run is None or settled.call not in run.in_flight:
             return
         content, facts = self._result(settled)
-        if trial.is_redacted(content) or trial.is_redacted(facts):
+        if is_redacted(content) or is_redacted(facts):
             machines = turn.profile.machines
             touched = [touch.machine for touch in run.in_flight[settled.call].touches]
             blind = [name for name in touched if reads_results(machines.by_name[name])]
@@ -226,7 +226,7 @@ class _Step:
         """Which rule would have to read what was taken out before it was recorded."""
         whatif = self.whatif
         profile = whatif.policy.profile(agent)
-        if trial.is_redacted(plea.args):
+        if is_redacted(plea.args):
             rule = reads_arguments(whatif.policy, profile, plea.tool)
             if rule is not None:
                 return f"{rule} reads the arguments, which were redacted"

@@ -7,7 +7,7 @@ thread's chain. A writer that has been fenced off never writes again.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gated.core.chain import CheckpointNote
 from gated.errors import GatedError
@@ -97,6 +97,13 @@ class ReadableLog(Protocol):
         """The sealed checkpoints, oldest first."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Sealed(Protocol):
+    """A log that can seal itself before its time."""
+
+    async def seal(self) -> None: ...
 
 
 class EventLog(ReadableLog, Protocol):

@@ -74,6 +74,10 @@ class SqliteLog:
     async def put_checkpoint(self, note: CheckpointNote) -> None:
         await self._write(_running(_CHECKPOINT, note.position, note.note))
 
+    async def seal(self) -> None:
+        """Seal the log as it is now, where it is sealed at all; what is sealed already is not sealed again."""
+        await self._writing().seal()
+
     def _writing(self) -> Writer:
         if self._writer is None:
             raise LogUnavailable(f"`{self.path}` is open for reading only")

@@ -33,12 +33,17 @@ class _Write(NamedTuple):
     done: asyncio.Future[None]
 
 
+class _SealNow(NamedTuple):
+    done: asyncio.Future[None]
+
+
 class Writer:
     """Owns the writing connection and the lock. Made on any thread; `submit` and `close` belong to the loop's."""
 
     def __init__(self, path: Path, lock: int, loop: asyncio.AbstractEventLoop, sealing: Sealing | None) -> None:
         self._path, self._lock, self._loop, self._sealing = path, lock, loop, sealing
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Write | _SealNow | None] = queue.SimpleQueue()
+        self._sealings: list[_SealNow] = []
         self._closed = False
         self._fenced: LogLocked | None = None
         self._connection, self.epoch = connect(path)
@@ -53,6 +58,14 @@ class Writer:
             raise LogUnavailable("the log is closed")
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(_Write(job, done))
+        await asyncio.shield(done)
+
+    async def seal(self) -> None:
+        """Seal what was submitted before, if the log is sealed and there is something new."""
+        if self._closed or self._sealing is None:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(_SealNow(done))
         await asyncio.shield(done)
 
     async def close(self) -> None:
@@ -73,7 +86,10 @@ class Writer:
                     errors = self._commit(batch)
                     self._loop.call_soon_threadsafe(_wake, batch, errors)
                 if self._sealing is not None:
-                    self._seal_when_due(self._sealing, ending)
+                    self._seal_when_due(self._sealing, ending or bool(self._sealings))
+                for asked in self._sealings:
+                    self._loop.call_soon_threadsafe(_settle, asked.done)
+                self._sealings.clear()
         finally:
             self._connection.close()
             os.close(self._lock)
@@ -83,7 +99,10 @@ class Writer:
         batch: list[_Write] = []
         item = self._queue.get()
         while item is not None:
-            batch.append(item)
+            if isinstance(item, _SealNow):
+                self._sealings.append(item)
+            else:
+                batch.append(item)
             try:
                 item = self._queue.get_nowait()
             except queue.Empty:
@@ -170,6 +189,11 @@ class Writer:
         self._connection.execute("commit")
         self._sealed = position
         return note
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.set_result(None)
 
 
 def _wake(batch: list[_Write], errors: dict[int, Exception]) -> None:

@@ -1,0 +1,191 @@
+"""What a policy redacts: values that a detector finds something in, and fields by their names, wherever they stand.
+
+A value that is redacted is replaced whole, by `{redacted: kind, sha256: keyed digest}`; in a text for people (a reason, a key)
+only what was found is, by `[redacted kind digest]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from gated.core.order.fields import Every, FieldError, Step, compile_field
+from gated.core.order.globs import compile_glob
+from gated.core.redaction.detectors import DetectorName, finder
+from gated.core.redaction.vault import SHOWN, Vault
+
+FIELD: Final = "field"
+KEY: Final = "<key>"
+LONG_NUMBER: Final = 10**8  # a number below cannot be a card's or a person's
+
+Where = tuple[str | int, ...]
+
+_TOOLED: Final = re.compile(r"(?P<tool>[^()]+)\((?P<field>[^()]+)\)")
+
+
+class RedactEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`redact:` of the policy file. `fields` are paths like `body`, `customer.ssn`, `items[*].note`, or `send_email(body)`."""
+
+    detectors: tuple[DetectorName, ...] = ("secrets",)
+    fields: tuple[str, ...] = ()
+
+
+class _Field(NamedTuple):
+    tool: Any  # a glob, None for every tool
+    steps: tuple[Step, ...]
+
+    def covers(self, tool: str | None, where: Where) -> bool:
+        """Whether the path ends as the field says, at any depth."""
+        if len(where) < len(self.steps) or (self.tool is not None and (tool is None or not self.tool.matches(tool))):
+            return False
+        return all(map(_fits, self.steps, where[-len(self.steps) :]))
+
+
+def _fits(step: Step, found: str | int) -> bool:
+    if step is Every.VALUE:
+        return isinstance(found, str)
+    if step is Every.ITEM:
+        return isinstance(found, int)
+    return step == found and type(step) is type(found)
+
+
+class Redactor:
+    """Compiled once a policy."""
+
+    __slots__ = ("_fields", "_keyed", "active", "finder")
+
+    def __init__(self, entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> None:
+        self.finder = finder(tuple(dict.fromkeys(entry.detectors)))
+        self._fields = tuple(map(_compile, entry.fields))
+        self._keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
+        self.active = self.finder.active or bool(self._fields)
+
+    def _reads(self, path: Where) -> bool:
+        """Whether a field that is redacted, for whatever tool, lies on a path into arguments."""
+        starts = [path[:end] for end in range(1, len(path) + 1)]
+        return any(field._replace(tool=None).covers(None, start) for field in self._fields for start in starts)
+
+    def suspects(self, value: Any) -> bool:
+        """Whether there may be something to redact: cheap, and never a false no."""
+        if not self.active:
+            return False
+        return bool(self._fields) or self.finder.suspects(_lines(value))
+
+    def redact(self, value: Any, tool: str | None, vault: Vault, where: Where = ()) -> tuple[Any, list[Taken]]:
+        """The value without what must not be written, and what was taken out of it. The value itself where that is nothing."""
+        taken: list[Taken] = []
+        made = self._redact(value, where, tool, vault, taken)
+        return (made, taken) if taken else (value, taken)
+
+    def _redact(self, value: Any, where: Where, tool: str | None, vault: Vault, taken: list[Taken]) -> Any:
+        kind = self._kind(value, where, tool)
+        if kind is not None:
+            taken.append(Taken(where, kind, value))
+            return {"redacted": kind, "sha256": vault.digest(value)}
+        if isinstance(value, dict):
+            written = {self._key(key, where, vault, taken): item for key, item in value.items()}
+            return {key: self._redact(item, (*where, key), tool, vault, taken) for key, item in written.items()}
+        if isinstance(value, list | tuple):
+            return [self._redact(item, (*where, index), tool, vault, taken) for index, item in enumerate(value)]
+        return value
+
+    def _kind(self, value: Any, where: Where, tool: str | None) -> str | None:
+        if any(field.covers(tool, where) for field in self._fields):
+            return None if value is None else FIELD
+        text = _text(value)
+        if not text:
+            return None
+        telling = isinstance(value, str) and bool(where) and isinstance(where[-1], str) and self.finder.is_telling(where[-1])
+        return "secrets" if telling else self.finder.kind_of(text)
+
+    def _key(self, key: str, where: Where, vault: Vault, taken: list[Taken]) -> str:
+        kind = self.finder.kind_of(key) if self.finder.active else None
+        if kind is None:
+            return key
+        taken.append(Taken((*where, KEY), kind, key))
+        return mark(kind, key, vault)
+
+    def text(self, text: str, vault: Vault) -> str:
+        """A text for people without what the detectors find in it, in whatever spelling."""
+        spans = self.finder.spans(text)
+        for start, end, kind in reversed(spans):
+            text = text[:start] + mark(kind, text[start:end], vault) + text[end:]
+        hidden = self.finder.kind_of(text) if self.finder.active and ("%" in text or not text.isascii()) else None
+        return text if hidden is None else mark(hidden, text, vault)
+
+    # --- keys of machines --------------------------------------------------------------------------------------------
+
+    def hides_key(self, machine: str, key: str) -> bool:
+        """Whether a machine's key may hold something to redact."""
+        return machine in self._keyed or self.finder.suspects_key(key)
+
+    def key(self, machine: str, key: str, vault: Vault) -> str:
+        """A machine's key as it may be written: as a whole where it is made of a redacted field."""
+        return mark(FIELD, key, vault) if machine in self._keyed else self.text(key, vault)
+
+
+class Taken(NamedTuple):
+    """A value that was taken out: where it stood, what found it, and what it was."""
+
+    where: Where
+    kind: str
+    value: Any
+
+
+def mark(kind: str, text: str, vault: Vault) -> str:
+    """What stands in a text for a part of it."""
+    return f"[redacted {kind} {vault.digest(text)[:SHOWN]}]"
+
+
+def place(where: Where) -> str:
+    """`args.items[0].body`"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where).removeprefix(".")
+
+
+def compile_redactor(entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> Redactor:
+    """`keys` are the paths that each machine makes its key of. Raises `ValueError` for a field that has no meaning."""
+    return Redactor(entry, keys)
+
+
+def _compile(text: str) -> _Field:
+    tooled = _TOOLED.fullmatch(text.strip())
+    try:
+        if tooled is None:
+            return _Field(None, compile_field(text.strip()))
+        return _Field(compile_glob(tooled["tool"].strip()), compile_field(tooled["field"].strip()))
+    except FieldError as error:
+        raise ValueError(
+            f"`{text}` names no field: write a path like `body` or `items[*].note`, or `send_email(body)`"
+        ) from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if _is_long_number(value) else ""
+
+
+def _is_long_number(value: Any) -> bool:
+    return type(value) is int and LONG_NUMBER < abs(value) < 10**40
+
+
+def _lines(value: Any) -> str:
+    """Every text, key and long number of a value, a line each; walked without recursion."""
+    found: list[str] = []
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind is str:
+            found.append(item)
+        elif kind is dict or isinstance(item, Mapping):
+            found.extend(item)
+            stack.extend(item.values())
+        elif kind is list or kind is tuple:
+            stack.extend(item)
+        elif kind is int and _is_long_number(item):
+            found.append(str(item))
+    return "\n".join(found)

@@ -1,0 +1,62 @@
+"""What a daemon keeps beside its log: the key that it redacts with, the key that it seals with, and where copies of seals go.
+
+INVARIANT: both keys lie outside the log. Who has the log alone can neither read what was redacted nor seal another history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from nats.aio.client import Client
+
+from gated.core.redaction.vault import Vault
+from gated.shell.keys import load_or_make, load_or_make_vault
+from gated.shell.log.sealing import EVERY, Sealing
+
+ORIGIN: Final = "gated"  # the name that checkpoints are signed under
+REDACTION_KEY, SEAL_KEY = "redaction.key", "seal.key"
+
+
+class Copies(Struct, frozen=True):
+    """Where each checkpoint goes beside the log: a file that it is appended to, standard output, a subject of the bus."""
+
+    every: int = EVERY
+    file: Path | None = None
+    show: Callable[[str], None] | None = None
+    subject: str | None = None
+
+
+class Custody(Struct, frozen=True):
+    vault: Vault
+    sealing: Sealing
+    subject: str | None = None
+
+
+def open_custody(folder: Path, copies: Copies) -> Custody:
+    """The keys of a folder, made where they are missing. Raises `KeyFileError`."""
+    outlets = () if copies.show is None else (copies.show,)
+    signer = load_or_make(folder / SEAL_KEY, ORIGIN)
+    return Custody(
+        load_or_make_vault(folder / REDACTION_KEY), Sealing(signer, copies.every, copies.file, outlets), copies.subject
+    )
+
+
+def publish_copies(custody: Custody, client: Client) -> None:
+    """Publish each checkpoint from now on; called in the loop that the client belongs to."""
+    subject, loop = custody.subject, asyncio.get_running_loop()
+    if subject is None:
+        return
+
+    def say(note: str) -> None:
+        asyncio.run_coroutine_threadsafe(client.publish(subject, note.encode()), loop).result(5)
+
+    custody.sealing.outlets.append(say)
+
+
+def keys_beside(log: Path) -> Path:
+    """The folder of a log's keys where nobody names another: `gated.db.keys` for `gated.db`."""
+    return log.with_name(log.name + ".keys")
