@@ -182,4 +182,11 @@ def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached
 
 
 def _text(content: Any) -> str:
-    return escape_text(content if isinstance(content, str) else repr(content), ceilings.MAX_SUMMARY)
+    """In one way, whatever the order of its keys: a record has them sorted, and a replay must say the same."""
+    return escape_text(content if isinstance(content, str) else repr(_sorted(content)), ceilings.MAX_SUMMARY)
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
