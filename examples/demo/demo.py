@@ -93,20 +93,33 @@ async def worker(gate: Gate) -> None:
             expect(False, "a finished run is closed")
 
 
-def gated(*arguments: str, status: int = 0) -> None:
-    print(f"  $ gated {' '.join(arguments)}")
-    done = subprocess.run([*GATED, *arguments], capture_output=True, text=True, check=False)
-    print("".join(f"  {line}\n" for line in (done.stdout + done.stderr).splitlines()), end="")
-    expect(done.returncode == status, f"`gated {arguments[0]}` ends with {done.returncode}")
+class Command:
+    """`gated …`, started at once and shown when its turn comes."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+        self.process = subprocess.Popen([*GATED, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def show(self, status: int = 0) -> None:
+        print(f"  $ gated {' '.join(self.arguments)}", flush=True)
+        said, _ = self.process.communicate()
+        print("".join(f"  {line}\n" for line in said.splitlines()), end="")
+        expect(self.process.returncode == status, f"`gated {self.arguments[0]}` ends with {self.process.returncode}")
 
 
 def audit(log: Path) -> None:
+    copy = tampered_copy(log)
+    show, replay = Command("runs", "show", str(log), "mails"), Command("replay", str(log))
+    verify, verify_copy = Command("verify", str(log)), Command("verify", str(copy))
     scene("7  What the log says, and every verdict derived again")
-    gated("runs", "show", str(log), "mails")
-    gated("replay", str(log))
-    gated("verify", str(log))
-
+    show.show()
+    replay.show()
+    verify.show()
     scene("8  One byte changed in a copy of the log")
+    verify_copy.show(status=1)
+
+
+def tampered_copy(log: Path) -> Path:
     copy = log.with_name("tampered.db")
     with sqlite3.connect(log) as source, sqlite3.connect(copy) as target:
         source.backup(target)
@@ -115,7 +128,7 @@ def audit(log: Path) -> None:
             "update records set body = cast(replace(cast(body as text), 'customer4', 'customer5') as blob) where run = 'mails'"
         )
         target.commit()
-    gated("verify", str(copy), status=1)
+    return copy
 
 
 async def main() -> None:

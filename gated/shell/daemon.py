@@ -162,9 +162,11 @@ async def run_until_told(settings: Settings, event_log: EventLog, policy: Policy
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
         async with daemon(settings, event_log, policy) as made, anyio.create_task_group() as tasks:
             tasks.start_soon(_hear_signals, made, heard)
-            tasks.start_soon(_watch_policy, made)
+            unwatched = anyio.Event()
+            tasks.start_soon(_watch_policy, made, unwatched)
             ready()
             await made.wait_stopping()
+            unwatched.set()
             tasks.cancel_scope.cancel()
 
 
@@ -177,10 +179,13 @@ async def _hear_signals(made: Daemon, heard: AsyncIterator[signal.Signals]) -> N
             made.stop()
 
 
-async def _watch_policy(made: Daemon) -> None:
-    """Reload on a change. The folder of a file is watched, since editors replace files."""
+async def _watch_policy(made: Daemon, unwatched: anyio.Event) -> None:
+    """Reload on a change. The folder of a file is watched, since editors replace files.
+
+    The watching thread cannot be cancelled: until it is told to end, a stop would wait for it for seconds.
+    """
     path = made.settings.policy
     folder = path if path.is_dir() else path.parent
-    async for changes in awatch(folder, recursive=False):
+    async for changes in awatch(folder, recursive=False, stop_event=unwatched):
         if path.is_dir() or any(Path(name).name == path.name for _, name in changes):
             await made.reload()
