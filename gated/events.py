@@ -355,6 +355,7 @@ class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", t
     hop: bool = True
     misfit: bool = False  # counts as a consecutive tool error: arguments off the schema, an unknown tool
     known: bool = True
+    counted: bool = True  # in the machines' counters; not so in a batch that is denied
     edited: bool = False
     args: dict[str, Value] | None = None  # what may run, where it differs from what was asked
     execute: bool = True

@@ -70,7 +70,7 @@ def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any
     """One run as it stands."""
     run = state.runs[run_id]
     profile = policy.profile(run.agent)
-    order = state.order
+    order, own = state.order, run.own
     return {
         "thread": state.thread,
         "run": run_id,
@@ -86,12 +86,12 @@ def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any
         "step_count": run.step_count,
         "hop_count": run.hop_count,
         "retry_count": run.retry_count,
-        "call_count": run.tally.calls,
+        "call_count": own.calls,
         "in_flight": sorted(run.in_flight),
         "loop_count": {"ACTING": run.dfa.loops},
-        "cost_usd": run.tally.cost_microusd / 1e6,
-        "tokens": run.tally.tokens,
-        "counts": {tool: run.tally.counts[tool] for tool in sorted(run.tally.counts)},
+        "cost_usd": own.cost_microusd / 1e6,
+        "tokens": own.tokens,
+        "counts": {tool: own.counts[tool] for tool in sorted(own.counts)},
         "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),
         "machines": order.view(run_id),
         "metrics": order.totals(),

@@ -105,6 +105,8 @@ def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionR
 
 
 def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
+    run = turn.run
+    asked = run.calls[call.call].asked
     return Plea(
         call.call,
         call.tool,
@@ -113,7 +115,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
         call.parent,
         call.cost_microusd,
         call.nesting,
-        len(turn.run.in_flight),
+        sum(entry.asked != asked for entry in run.in_flight.values()),
         semantic.again(call.scores, resolution.scores.get(call.call)),
     )
 
@@ -168,7 +170,7 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     opened = waiting.ticket_for(turn, (judged,), atomic=False, edited=True)
     fresh = tickets.open_ticket(opened)
     groups = turn.policy.approvals.groups
-    taken = replace(fresh, answers=(answer,)) if tickets.may_answer(fresh, answer.by, groups) else fresh
+    taken = replace(fresh, answers=(answer,)) if tickets.may_answer(fresh, answer.by, answer.at, groups) else fresh
     if tickets.satisfied(taken, groups):
         lifts = frozenset(ask.source for ask in opened.asks)
         _conclude(turn, edited, judge_again(turn, plea, lifts), resolution if resolution.answers else None)
@@ -200,28 +202,32 @@ def forget(turn: Turn, request: ForgetRequested) -> None:
 
 
 def time_passed(turn: Turn, deadline: DeadlineReached) -> None:
-    """Everything of the run that is due by now, in order of due time; what is over already is passed by."""
+    """Everything of the run that is due by now, in order of due time; what is over already is passed by.
+
+    An outcome or an answer that comes exactly at its deadline is in time, so a deadline has passed only after it.
+    """
     if turn.opened is None:
         return
-    for _, kind, name in sorted(_due(turn)):
+    for _, kind, _, name in sorted(_due(turn)):
         if kind == "lapse":
             _lapse(turn, name)
         else:
             _ticket_due(turn, kind, name)
 
 
-def _due(turn: Turn) -> list[tuple[int, str, str]]:
+def _due(turn: Turn) -> list[tuple[int, str, int, str]]:
+    """When, what, and of what: several at one moment in the order in which they began."""
     run, at = turn.run, turn.at
-    due = [(entry.due, "lapse", str(call)) for call, entry in run.in_flight.items() if entry.due <= at]
+    due = [(entry.due, "lapse", entry.seq, str(call)) for call, entry in run.in_flight.items() if entry.due < at]
     for ticket in run.tickets.values():
         if ticket.state != "pending":
             continue
-        if ticket.expires_at <= at:
-            due.append((ticket.expires_at, "expire", str(ticket.id)))
+        if ticket.expires_at < at:
+            due.append((ticket.expires_at, "expire", ticket.number, str(ticket.id)))
         if not ticket.soon and ticket.soon_at <= at:
-            due.append((ticket.soon_at, "expiring_soon", str(ticket.id)))
+            due.append((ticket.soon_at, "expiring_soon", ticket.number, str(ticket.id)))
         if not ticket.escalated and ticket.escalate_at is not None and ticket.escalate_at <= at:
-            due.append((ticket.escalate_at, "escalated", str(ticket.id)))
+            due.append((ticket.escalate_at, "escalated", ticket.number, str(ticket.id)))
     return due
 
 
@@ -245,22 +251,23 @@ def _ticket_due(turn: Turn, kind: str, name: str) -> None:
 
 
 def next_due(run: RunState) -> int | None:
-    """The next deadline of a run (µs): what a shell must wake it for."""
-    times = [entry.due for entry in run.in_flight.values()]
+    """When a shell must wake the run next (µs): the first moment at which something of it is due or over."""
+    times = [entry.due + 1 for entry in run.in_flight.values()]
     for ticket in run.tickets.values():
         if ticket.state == "pending":
-            times.append(ticket.expires_at)
+            times.append(ticket.expires_at + 1)
             times += [] if ticket.soon else [ticket.soon_at]
             times += [] if ticket.escalated or ticket.escalate_at is None else [ticket.escalate_at]
     return min(times, default=None)
 
 
 def due_times(decisions: Sequence[Decision]) -> list[int]:
-    """The deadlines (µs) that these decisions set."""
+    """The moments (µs) at which these decisions ask to be woken."""
     times: list[int] = []
     for decision in decisions:
         if isinstance(decision, CallDecided) and decision.admission is not None:
-            times.append(decision.admission.due)
+            times.append(decision.admission.due + 1)
         elif isinstance(decision, TicketOpened):
-            times += [t for t in (decision.expires_at, decision.soon_at, decision.escalate_at) if t is not None]
+            times += [decision.expires_at + 1, decision.soon_at]
+            times += [] if decision.escalate_at is None else [decision.escalate_at]
     return times

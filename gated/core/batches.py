@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gated.core import waiting
 from gated.core.calls import bounds, each, judge_new, plead
+from gated.core.state import Known
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea, denied
 from gated.events import CallDecided, CallId, IntentsReceived
@@ -17,7 +18,8 @@ def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
     """Known calls are answered as ever; the others stand or fall together, also with a member that is refused."""
     others = len(turn.run.in_flight)
     pleas: dict[CallId, Plea] = {}
-    refused = False
+    refused = kept_out = False
+    twins: list[Plea] = []
     for wanted in intents.calls:
         if wanted.refused is not None:
             turn.refuse(wanted.refused, wanted.why or "", wanted.id)
@@ -30,17 +32,25 @@ def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
         elif twin.args_sha256 != plea.args_sha256:
             turn.refuse("ingress.id_conflict", f"call `{plea.id}` is known with other arguments", plea.id)
             refused = True
-        elif plea.id not in pleas:
-            each(turn, plea)
-    _judge_atomic(turn, list(pleas.values()), refused)
+        else:
+            twins.append(plea)
+            kept_out = kept_out or (isinstance(twin, Known) and twin.state in ("denied", "suspended"))
+    _judge_atomic(turn, list(pleas.values()), refused, kept_out)
+    for twin in twins:
+        each(turn, twin)
 
 
-def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool) -> None:
+def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool, kept_out: bool) -> None:
+    """`kept_out`: a call of the batch is known and was not allowed, so the batch cannot be admitted whole."""
     if refused:
         for plea in pleas:
             turn.do(denied(plea, "batch.sibling_refused", "another call of the atomic batch was refused"))
         return
-    conclude_atomic(turn, rehearse(turn, pleas, lambda trial, plea: bounds(trial, plea) or judge_new(trial, plea)))
+    verdicts = rehearse(turn, pleas, lambda trial, plea: bounds(trial, plea) or judge_new(trial, plea))
+    if kept_out:
+        _deny_atomic(turn, verdicts)
+    else:
+        conclude_atomic(turn, verdicts)
 
 
 def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
@@ -53,6 +63,8 @@ def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged
         verdicts.append(judged)
         if judged.decided.known:
             trial.do(judged.decided)
+        if judged.ends is not None and judged.decided.code == "ceilings.hops":
+            trial.do(judged.ends)
     turn.cover = trial.cover
     return verdicts
 
@@ -71,10 +83,11 @@ def _deny_atomic(turn: Turn, verdicts: list[Judged]) -> None:
     """Each denial stands, the others fall with it; nothing but hops moves."""
     for item in verdicts:
         if item.decided.decision == "deny":
-            decided = replace(item.decided, misfit=False, phase=None)
+            decided = replace(item.decided, misfit=False, phase=None, counted=False)
         else:
             reason = "another call of the atomic batch was denied"
-            decided = replace(denied(item.plea, "batch.sibling_denied", reason), hop=item.decided.hop)
+            sibling = denied(item.plea, "batch.sibling_denied", reason)
+            decided = replace(sibling, hop=item.decided.hop, ticket=item.decided.ticket)
         if decided.known:
             turn.do(decided)
         else:

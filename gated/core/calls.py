@@ -149,23 +149,27 @@ def bounds(turn: Turn, plea: Plea) -> Judged | None:
     if run.end:
         code, reason = ended_reason(plea.tool, run.end, run.reason)
         known = run.refusals < limits.max_refusals and len(run.calls) < limits.max_calls
-        return Judged(plea, denied(plea, code, reason, known=known, hop=False))
+        return Judged(plea, denied(plea, code, reason, skipped=_enabled(turn.profile), known=known, hop=False))
     if len(run.calls) >= limits.max_calls:
         reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
-        return Judged(plea, denied(plea, "lifecycle.limit", reason, known=False, hop=False))
+        return Judged(plea, denied(plea, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:
-        return _too_many_in_flight(limits.max_in_flight, plea)
+        return _too_many_in_flight(turn.profile, limits.max_in_flight, plea)
     hops = turn.profile.ceilings.max_hops
     if hops is not None and run.hop_count >= hops and not turn.profile.observed:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
-        return Judged(plea, denied(plea, "ceilings.hops", summary), ends=ends)
+        return Judged(plea, denied(plea, "ceilings.hops", summary, skipped=_enabled(turn.profile)), ends=ends)
     return None
 
 
-def _too_many_in_flight(limit: int, plea: Plea) -> Judged:
+def _enabled(profile: Profile) -> tuple[str, ...]:
+    return tuple(stage for stage, _ in profile.stages)
+
+
+def _too_many_in_flight(profile: Profile, limit: int, plea: Plea) -> Judged:
     reason = f"{limit} calls of the run are in flight, the most that may be: report their outcomes"
-    return Judged(plea, denied(plea, "lifecycle.in_flight_limit", reason, hop=False))
+    return Judged(plea, denied(plea, "lifecycle.in_flight_limit", reason, skipped=_enabled(profile), hop=False))
 
 
 def judge_new(turn: Turn, plea: Plea) -> Judged:
@@ -181,9 +185,9 @@ def judge_again(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     run, limit = turn.run, turn.policy.limits.max_in_flight
     misfit = schema_misfit(turn.policy, run.tools, plea.tool, plea.args)
     if len(run.in_flight) >= limit:
-        judged = _too_many_in_flight(limit, plea)
+        judged = _too_many_in_flight(turn.profile, limit, plea)
     elif misfit is not None:
-        judged = Judged(plea, denied(plea, "ingress.schema", misfit))
+        judged = Judged(plea, denied(plea, "ingress.schema", misfit, skipped=_enabled(turn.profile)))
     else:
         judged = judge_by_pipeline(turn, plea, lifted)
     return replace(judged, decided=replace(judged.decided, hop=False, misfit=False), ends=None)
@@ -198,8 +202,9 @@ def schema_misfit(policy: Policy, declared: tuple[str, ...] | None, tool: str, a
 
 
 def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
-    verdict = replace(denied(plea, "ingress.schema", reason), misfit=True)
-    limit, profile = turn.profile.ceilings.max_retries, turn.profile
+    profile = turn.profile
+    limit = profile.ceilings.max_retries
+    verdict = replace(denied(plea, "ingress.schema", reason, skipped=_enabled(profile)), misfit=True)
     if limit is None or profile.observed or turn.run.retry_count + 1 < limit:
         return Judged(plea, verdict)
     summary = ceilings.retries_summary(reason)
@@ -255,7 +260,11 @@ def _watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
 
 
 def _exhausted(profile: Profile, ruling: pipeline.Ruling) -> Phase | None:
-    return Phase.EXHAUSTED if profile.dfa.exhaust and ruling.code == "dfa.step_budget" else None
+    """Where the run's own step budget is gone; an ancestor's says nothing of this run's phase."""
+    if not profile.dfa.exhaust or ruling.code != "dfa.step_budget":
+        return None
+    own = any(finding.code == "dfa.step_budget" and finding.run is None for finding in ruling.findings)
+    return Phase.EXHAUSTED if own else None
 
 
 def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:

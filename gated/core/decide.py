@@ -221,7 +221,7 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
         turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to finish")))
         return
     if run.end:
-        turn.replies.append(RunAnswered(status="failed" if run.failed else "complete", message=run.reason))
+        turn.replies.append(_ended_answer(run))
         return
     profile, continuation = turn.profile, turn.policy.continuation
     steers = ("order", False) in profile.stages
@@ -234,6 +234,17 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
     grounded = run.grounded if profile.grounds else None
     ungrounded = None if grounded is None else grounded == 0
     turn.end(RunEnded(status="complete", phase=Phase.ANSWERING, grounded_calls=grounded, ungrounded=ungrounded))
+
+
+def _ended_answer(run: RunState) -> RunAnswered:
+    """What finishing said the first time, and says again."""
+    ended = run.ended
+    return RunAnswered(
+        status="failed" if run.failed else "complete",
+        message=run.reason,
+        grounded_calls=None if ended is None else ended.grounded_calls,
+        ungrounded=None if ended is None else ended.ungrounded,
+    )
 
 
 def _abort(turn: Turn, abort: AbortRequested) -> None:

@@ -132,7 +132,7 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
     if not decision.known:
         return _refused(state, run_id)
     run, order = state.runs[run_id], state.order
-    if decision.findings:
+    if decision.findings and decision.counted:
         order = engine.count(order, decision.findings, decision.stage, decision.decision, decision.tool)
     if decision.admission is not None:
         return _admitted(policies, state, run_id, run, order, seq, decision, decision.admission)
@@ -149,7 +149,8 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
 def _with_call(run: RunState, seq: int, decision: CallDecided) -> Map[CallId, Known]:
     before = run.calls.get(decision.call)
     digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
-    return run.calls.set(decision.call, Known(digest, decision.tool, seq, KNOWN_AS[decision.decision]))
+    asked = seq if before is None else before.asked
+    return run.calls.set(decision.call, Known(digest, decision.tool, seq, KNOWN_AS[decision.decision], asked))
 
 
 def _admitted(
@@ -165,6 +166,7 @@ def _admitted(
     """The call takes its place: in flight, in the tallies of the run, its ancestors and the thread, on its machines."""
     policy, tool, reserved = policies[run.policy], decision.tool, admission.reserved_microusd
     above = ancestors(policies, state, run_id) if run.parent is not None else ()
+    calls = _with_call(run, seq, decision)
     entry = InFlight(
         tool,
         decision.args_sha256,
@@ -178,12 +180,13 @@ def _admitted(
         admission.args,
         run.tally.calls,
         admission.sealed,
+        calls[decision.call].asked,
     )
     tally = run.tally.admit(tool, reserved, policy.window)
     thread = tally if run.tally is state.tally else state.tally.admit(tool, reserved, policy.window)
     run = replace(
         run,
-        calls=_with_call(run, seq, decision),
+        calls=calls,
         hop_count=run.hop_count + decision.hop,
         dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
         in_flight=run.in_flight.set(decision.call, entry),
@@ -192,7 +195,10 @@ def _admitted(
     runs = state.runs.set(run_id, run)
     for ancestor_id in above:
         ancestor = runs[ancestor_id]
-        runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.admit(tool, reserved, policy.window)))
+        below = ancestor.below or Tally(ancestor.tally.opened_at)
+        tallies = {"tally": ancestor.tally, "below": below}
+        admitted = {name: tally.admit(tool, reserved, policy.window) for name, tally in tallies.items()}
+        runs = runs.set(ancestor_id, replace(ancestor, **admitted))
     if admission.touches:
         machines = policy.profile(run.agent).machines
         order = engine.admit(order, machines, run_id, decision.call, admission.touches)
@@ -203,12 +209,15 @@ def _admitted(
 
 
 def ancestors(policies: Policies, state: ThreadState, run_id: RunId) -> tuple[RunId, ...]:
-    """The runs above, nearest first, as far as each child's profile says `children: inherit`."""
+    """The runs above, nearest first, as far as each parent's profile says that its children inherit."""
     found: list[RunId] = []
-    run = state.runs[run_id]
-    while run.parent is not None and policies[run.policy].profile(run.agent).inherits:
-        found.append(run.parent)
-        run = state.runs[run.parent]
+    parent = state.runs[run_id].parent
+    while parent is not None:
+        run = state.runs[parent]
+        if not policies[run.policy].profile(run.agent).inherits:
+            break
+        found.append(parent)
+        parent = run.parent
     return tuple(found)
 
 
@@ -235,7 +244,8 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
     runs = state.runs.set(run_id, run)
     for ancestor_id in entry.ancestors:
         ancestor = runs[ancestor_id]
-        runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.settle(*spend)))
+        below = None if ancestor.below is None else ancestor.below.settle(*spend)
+        runs = runs.set(ancestor_id, replace(ancestor, tally=ancestor.tally.settle(*spend), below=below))
     order = engine.advance(
         state.order,
         policies[entry.policy].profile(run.agent).machines,
@@ -260,7 +270,8 @@ def _retries(count: int, decision: CallSettled, ended: bool) -> int:
 
 def _ended(state: ThreadState, run_id: RunId, decision: RunEnded) -> ThreadState:
     run = state.runs[run_id]
-    return _with(state, run_id, end=decision.status, reason=decision.reason, dfa=replace(run.dfa, phase=decision.phase))
+    phase = replace(run.dfa, phase=decision.phase)
+    return _with(state, run_id, end=decision.status, reason=decision.reason, ended=decision, dfa=phase)
 
 
 def _answered(state: ThreadState, run_id: RunId, decision: RunAnswered) -> ThreadState:
@@ -280,7 +291,7 @@ def _with_ticket(state: ThreadState, run_id: RunId, ticket: tickets.Ticket) -> T
 
 
 def _ticket_opened(state: ThreadState, run_id: RunId, decision: TicketOpened) -> ThreadState:
-    ticket = tickets.open_ticket(decision)
+    ticket = tickets.open_ticket(decision, len(state.runs[run_id].tickets))
     waiting = state.runs[run_id].waiting
     for call in decision.calls:
         waiting = waiting.set(call.call, ticket.id)

@@ -40,6 +40,20 @@ class Tally(Struct, frozen=True):
             (*self.recent[1 - window :], tool) if window > 1 else (tool,),
         )
 
+    def without(self, part: Tally) -> Tally:
+        """The counts that are not the part's. `recent` stays: nothing asks for the newest tools of a part."""
+        counts = {tool: count - part.counts.get(tool, 0) for tool, count in self.counts.items()}
+        return Tally(
+            self.opened_at,
+            self.calls - part.calls,
+            self.steps - part.steps,
+            self.in_flight - part.in_flight,
+            self.cost_microusd - part.cost_microusd,
+            self.tokens - part.tokens,
+            Map({tool: count for tool, count in counts.items() if count}),
+            self.recent,
+        )
+
     def settle(self, status: Status, reserved_microusd: int, cost_microusd: int, tokens: int) -> Tally:
         return Tally(
             self.opened_at,

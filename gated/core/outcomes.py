@@ -100,8 +100,9 @@ def settle(
     """End an admitted call: apply its settlement, and end the run where that fails it."""
     run = turn.run
     entry = run.in_flight[call]
-    machines = turn.registry.known[entry.policy].profile(run.agent).machines
-    moved = engine.settle(machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
+    admitting = turn.registry.known[entry.policy].profile(run.agent)
+    moved = engine.settle(admitting.machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
+    reminders = () if ("order", True) in admitting.stages else moved.reminders  # what is observed never speaks
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
     breached = _breached(turn, entry, status, content, facts)
     summary = _text(content) if status == "error" else ""
@@ -114,7 +115,7 @@ def settle(
             tokens=tokens,
             phase=None if stays else Phase.OBSERVING,
             moves=moved.moves,
-            reminders=moved.reminders,
+            reminders=reminders,
             lapsed=lapsed,
             breached=breached,
             summary=summary,

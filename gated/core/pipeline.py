@@ -6,7 +6,7 @@ raises, or answers with what is no finding, denies. A new stage is a file, a fie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from gated.core.call import Call
 from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.machines import Touched
-from gated.core.policy import Policy, Profile
+from gated.core.policy import Policy, Profile, StageName
 from gated.core.runview import View
 from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState
@@ -30,6 +30,13 @@ class Seat(Struct, frozen=True):
     run_id: RunId
     run: RunState
     profile: Profile
+
+    def says(self, stage: StageName, found: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Its findings, as far as it has the stage enabled; observed where it only observes."""
+        watched = dict(self.profile.stages).get(stage)
+        if watched is None:
+            return ()
+        return tuple(replace(f, run=self.run_id, authoritative=f.authoritative and not watched) for f in found)
 
 
 class Hearing(Struct, frozen=True):
@@ -74,8 +81,7 @@ def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
     for seat in hearing.ancestors:
         budget = seat.profile.privilege.budget
         spent = privilege.Spent(hearing.state.tally if budget.thread else seat.run.tally, hearing.at)
-        more = privilege.check_budget(budget, spent, hearing.call)
-        found += tuple(replace(finding, run=seat.run_id) for finding in more)
+        found += seat.says("privilege", privilege.check_budget(budget, spent, hearing.call))
     return found
 
 
@@ -86,7 +92,7 @@ def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
     for seat in hearing.ancestors:
         over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
         if over is not None:
-            found += (replace(over, run=seat.run_id),)
+            found += seat.says("dfa", (over,))
     return found
 
 
@@ -115,8 +121,8 @@ def contract_view(profile: Profile, run: RunState, at: int) -> View:
         agent=profile.name,
         phase=run.phase,
         step_count=run.step_count,
-        counts=run.tally.counts,
-        cost_microusd=run.tally.cost_microusd,
+        counts=run.own.counts,
+        cost_microusd=run.own.cost_microusd,
         task=run.task,
         labels=run.labels,
         failed=run.failed,
@@ -130,7 +136,7 @@ def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
     found = dcbf.check(hearing.profile.dcbf, barrier_state(hearing.profile, hearing.run, thread, at), call)
     for seat in hearing.ancestors:
         more = dcbf.check(seat.profile.dcbf, barrier_state(seat.profile, seat.run, thread, at), call)
-        found += tuple(replace(finding, run=seat.run_id) for finding in more)
+        found += seat.says("dcbf", more)
     return found
 
 

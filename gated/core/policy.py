@@ -296,7 +296,7 @@ class _Compiler:
             breaker=breakers,
             ceilings=entry.ceilings,
             grounding=frozenset(entry.grounding or ()),
-            grounds=entry.grounding is not None,
+            grounds=bool(entry.grounding),
             call_timeout=self.at(place("call_timeout"), parse_duration, entry.call_timeout),
             fail_ungated=entry.on_ungated == "fail",
             inherits=entry.children == "inherit",

@@ -17,7 +17,7 @@ from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket
-from gated.events import AgentId, CallId, Circuit, Phase, Remembered, RunId, Status, ThreadId, TicketId, Touch
+from gated.events import AgentId, CallId, Circuit, Phase, Remembered, RunEnded, RunId, Status, ThreadId, TicketId, Touch
 
 KnownAs = Literal["denied", "suspended", "admitted", "settled"]
 
@@ -29,6 +29,7 @@ class Known(Struct, frozen=True, array_like=True):
     tool: str
     seq: int
     state: KnownAs
+    asked: int = 0  # the record of the message that asked for it
 
 
 class InFlight(Struct, frozen=True, array_like=True):
@@ -46,6 +47,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     args: dict[str, Any] | None = None  # kept where a postcondition will read them
     ordinal: int = 0  # the calls admitted before it
     sealed: str | None = None  # the same before redaction
+    asked: int = 0  # the record of the message that asked for it: calls of one message are siblings
 
 
 class Recent(Struct, frozen=True, array_like=True):
@@ -57,11 +59,12 @@ class Recent(Struct, frozen=True, array_like=True):
 
 
 class RunState(Struct, frozen=True):
-    """One task of one agent. `tally` counts its own calls and, where they inherit, its children's."""
+    """One task of one agent. `tally` counts its own calls and, where they inherit, its children's (`below` these alone)."""
 
     agent: AgentId
     policy: str
     tally: Tally
+    below: Tally | None = None
     parent: RunId | None = None
     message: str | None = None
     task: str | None = None
@@ -75,6 +78,7 @@ class RunState(Struct, frozen=True):
     retry_count: int = 0
     refusals: int = 0
     grounded: int = 0
+    ended: RunEnded | None = None
     continuations: int = 0
     ungated: int = 0
     calls: Map[CallId, Known] = Map()
@@ -83,6 +87,11 @@ class RunState(Struct, frozen=True):
     tickets: Map[TicketId, Ticket] = Map()
     waiting: Map[CallId, TicketId] = Map()
     remembered: tuple[Remembered, ...] = ()
+
+    @property
+    def own(self) -> Tally:
+        """What the run itself was admitted, without its children."""
+        return self.tally if self.below is None else self.tally.without(self.below)
 
     @property
     def failed(self) -> bool:

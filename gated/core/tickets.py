@@ -128,6 +128,7 @@ class Ticket(Struct, frozen=True):
     state: State = "pending"
     escalated: bool = False
     soon: bool = False
+    number: int = 0  # in the order in which the run's tickets were opened
     closed_at: int | None = None
 
 
@@ -231,7 +232,7 @@ def rules_for(
     return asks, min(rule.timeout for rule in rules)
 
 
-def open_ticket(opened: TicketOpened) -> Ticket:
+def open_ticket(opened: TicketOpened, number: int = 0) -> Ticket:
     return Ticket(
         id=opened.ticket,
         calls=opened.calls,
@@ -245,6 +246,7 @@ def open_ticket(opened: TicketOpened) -> Ticket:
         atomic=opened.atomic,
         edited=opened.edited,
         answers=opened.answers,
+        number=number,
     )
 
 
@@ -264,7 +266,7 @@ def judge(ticket: Ticket | None, answer: ResolutionReceived, at: int, groups: Gr
         return Refusal("approvals.identity", f"the message names `{answer.named}`, the bus knows `{answer.by.name}`")
     if at > ticket.expires_at:
         return Refusal("approvals.expired", f"the ticket expired {(at - ticket.expires_at) / 1e6:g}s before the answer")
-    if not may_answer(ticket, answer.by.name, groups):
+    if not may_answer(ticket, answer.by.name, at, groups):
         return Refusal("approvals.not_authorised", f"`{answer.by.name}` may not answer this ticket")
     if answer.args_sha256 != ticket.args_sha256:
         return Refusal("approvals.digest_mismatch", f"the ticket's arguments have the digest {ticket.args_sha256}")
@@ -308,36 +310,38 @@ def _in(names: Sequence[str], person: str, groups: Groups) -> bool:
     return False
 
 
-def _may(rule: AnswerRule, ticket: Ticket, person: str, groups: Groups) -> bool:
-    """Whether an answer of `person` counts for `rule` at its present stage."""
+def _may(rule: AnswerRule, ticket: Ticket, person: str, at: int, groups: Groups) -> bool:
+    """Whether an answer that `person` gives at `at` counts for `rule` at its present stage."""
     if person in rule.excluded and not rule.self_approval:
         return False
-    if ticket.escalated and _in(rule.escalate_to, person, groups):
-        return True
     if rule.stages:
         stage = _stage(rule, ticket, groups)
-        return stage < len(rule.stages) and _in(rule.stages[stage], person, groups)
-    return rule.anyone or _in(rule.approvers, person, groups)
+        return stage < len(rule.stages) and _counts(rule, rule.stages[stage], ticket, person, at, groups)
+    return _counts(rule, rule.approvers, ticket, person, at, groups)
+
+
+def _escalated(rule: AnswerRule, ticket: Ticket, person: str, at: int, groups: Groups) -> bool:
+    """By the times of the two events, whether or not a timer said so in between."""
+    return at - ticket.opened_at >= rule.escalate_after and _in(rule.escalate_to, person, groups)
 
 
 def _stage(rule: AnswerRule, ticket: Ticket, groups: Groups) -> int:
     """How many stages the answers so far have passed."""
     stage = 0
     for answer in ticket.answers:
-        if stage < len(rule.stages) and _counts(rule, rule.stages[stage], ticket, answer.by, groups):
+        if stage < len(rule.stages) and _counts(rule, rule.stages[stage], ticket, answer.by, answer.at, groups):
             stage += 1
     return stage
 
 
-def _counts(rule: AnswerRule, names: Sequence[str], ticket: Ticket, person: str, groups: Groups) -> bool:
+def _counts(rule: AnswerRule, names: Sequence[str], ticket: Ticket, person: str, at: int, groups: Groups) -> bool:
     if person in rule.excluded and not rule.self_approval:
         return False
-    escalated = ticket.escalated and _in(rule.escalate_to, person, groups)
-    return rule.anyone or escalated or _in(names, person, groups)
+    return rule.anyone or _in(names, person, groups) or _escalated(rule, ticket, person, at, groups)
 
 
-def may_answer(ticket: Ticket, person: str, groups: Groups) -> bool:
-    return any(_may(rule, ticket, person, groups) for rule in ticket.rules)
+def may_answer(ticket: Ticket, person: str, at: int, groups: Groups) -> bool:
+    return any(_may(rule, ticket, person, at, groups) for rule in ticket.rules)
 
 
 def satisfied(ticket: Ticket, groups: Groups) -> bool:
@@ -348,7 +352,7 @@ def satisfied(ticket: Ticket, groups: Groups) -> bool:
 def _satisfied(rule: AnswerRule, ticket: Ticket, groups: Groups) -> bool:
     if rule.stages:
         return _stage(rule, ticket, groups) == len(rule.stages)
-    people = {a.by for a in ticket.answers if _counts(rule, rule.approvers, ticket, a.by, groups)}
+    people = {a.by for a in ticket.answers if _counts(rule, rule.approvers, ticket, a.by, a.at, groups)}
     return len(people) >= rule.quorum
 
 

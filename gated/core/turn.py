@@ -180,9 +180,9 @@ class Turn:
     def end(self, ended: RunEnded) -> None:
         """End the run; what still waits for people is cancelled, a denial for each call."""
         self.do(ended)
-        pending = sorted(ticket.id for ticket in self.run.tickets.values() if ticket.state == "pending")
-        for ticket in pending:
-            self.close_ticket(ticket, "cancelled", f"the run ended before anyone answered: {ended.status}")
+        pending = [ticket for ticket in self.run.tickets.values() if ticket.state == "pending"]
+        for ticket in sorted(pending, key=lambda ticket: ticket.number):
+            self.close_ticket(ticket.id, "cancelled", f"the run ended before anyone answered: {ended.status}")
 
     def close_ticket(self, ticket_id: TicketId, state: Literal["expired", "cancelled"], reason: str) -> None:
         """Close a ticket that nobody answered, with the terminal denial of each of its calls."""

@@ -42,7 +42,10 @@ class Judged(Struct, frozen=True):
 Judgement = Refused | Repeat | Judged
 
 
-def denied(plea: Plea, code: str, reason: str, *, known: bool = True, hop: bool = True) -> CallDecided:
+def denied(
+    plea: Plea, code: str, reason: str, *, skipped: tuple[str, ...] = (), known: bool = True, hop: bool = True
+) -> CallDecided:
+    """A denial that no stage of the pipeline made. `skipped` are the enabled stages, where they were still to come."""
     stage = code.partition(".")[0]
     return CallDecided(
         call=plea.id,
@@ -54,6 +57,7 @@ def denied(plea: Plea, code: str, reason: str, *, known: bool = True, hop: bool 
         reason=reason,
         findings=(Finding(stage, "deny", code, reason),),
         checks_failed=(stage,),
+        checks_skipped=skipped,
         known=known,
         hop=hop,
     )

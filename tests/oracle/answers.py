@@ -71,11 +71,11 @@ def take(thread: Thread, ticket: Ticket, answer: Answer, at: int) -> tuple[Threa
         kept = {name: score for name, score in run.calls[call].scores.items() if name != "exfiltration"}
         run.calls[call] = replace(run.calls[call], scores={**kept, **answer.scores.get(call, {})})
     if ticket.batch:
-        thread, verdicts = calls.again_atomic(thread, run.id, ticket.calls, at)
+        thread, verdicts = calls.again_atomic(thread, run.id, ticket, at)
         return thread, {"ticket": "approved"}, verdicts
     tickets.remember(thread, run, ticket)
     question = Question(thread, run, run.calls[ticket.calls[0]], at)
-    verdict, also = calls.settle_decision(question, calls.decide(question, again=True), again=True)
+    verdict, also = calls.settle_decision(question, calls.decide(question, again=True), answered=ticket)
     if answer.result is not None and verdict["decision"] == "allow":
         also += _answered(thread, run, question.call, answer, at)
     return thread, {"ticket": "approved"}, [verdict, *also]
@@ -101,12 +101,12 @@ def _edit(thread: Thread, run: Run, ticket: Ticket, answer: Answer, at: int) -> 
     question = Question(thread, run, edited, at)
     result = calls.decide(question, again=True)
     if result.decision == "suspend":
-        return _confirm(question, result, answer)
-    verdict, also = calls.settle_decision(question, result, again=True)
+        return _confirm(question, result, answer, ticket)
+    verdict, also = calls.settle_decision(question, result, answered=ticket)
     return [verdict, *also]
 
 
-def _confirm(question: Question, result: pipeline.Decision, answer: Answer) -> list[Verdict]:
+def _confirm(question: Question, result: pipeline.Decision, answer: Answer, old: Ticket) -> list[Verdict]:
     """With a quorum the others must confirm the edited arguments: a ticket that holds the editor's answer already."""
     thread, run, call, at = question.thread, question.run, question.call, question.at
     rules = tickets.requirements(question)
@@ -117,7 +117,7 @@ def _confirm(question: Question, result: pipeline.Decision, answer: Answer) -> l
     if all(tickets.satisfied(run, ticket, rule) for rule in rules):
         thread.tickets.remove(ticket)
         answered = pipeline.decide(question, lambda f: f.source in ticket.asks[call.id] or f in result.lifted, again=True)
-        verdict, also = calls.settle_decision(question, answered, again=True)
+        verdict, also = calls.settle_decision(question, answered, answered=old)
         return [verdict, *also]
     effects.count_decider(question, result)
     verdict = {**pipeline.verdict_of(call.id, result), "ticket": ticket.name}

@@ -7,7 +7,7 @@ import copy
 from oracle import effects, pipeline, tickets
 from oracle.effects import Verdict
 from oracle.findings import Finding, Question
-from oracle.history import Call, Run, Thread
+from oracle.history import Call, Run, Thread, Ticket
 from oracle.pipeline import Decision
 
 
@@ -42,15 +42,16 @@ def known_verdict(thread: Thread, run: Run, call: Call) -> Verdict | None:
     return {**thread.verdict(run.id, call.id), "replayed": True}
 
 
-def settle_decision(question: Question, result: Decision, *, again: bool = False) -> tuple[Verdict, list[Verdict]]:
-    """What a decision on one call does: admit, deny, or open a ticket."""
+def settle_decision(question: Question, result: Decision, *, answered: Ticket | None = None) -> tuple[Verdict, list[Verdict]]:
+    """What a decision on one call does: admit, deny, or open a ticket. The verdict carries the ticket it answers."""
     thread, run, call, at = question.thread, question.run, question.call, question.at
     verdict, also = pipeline.verdict_of(call.id, result), list[Verdict]()
+    verdict["ticket"] = answered.name if answered is not None else None
     if result.decision == "allow":
         effects.admit(question, result)
     elif result.decision == "deny":
         effects.say(thread, run.id, verdict, at)
-        return verdict, effects.deny(question, result, again=again)
+        return verdict, effects.deny(question, result, again=answered is not None)
     else:
         effects.count_decider(question, result)
         rules = tickets.requirements(question)
@@ -78,10 +79,11 @@ def atomic(
     held = any(known is not None and known.get("decision") in ("deny", "suspend") for known in answers)
     out_of_shape = refused or conflict
     kept_out: tuple[str, str] | None = None
-    trial, results = _try(thread, run_id, [] if out_of_shape else new, at, again=False)
+    trial, results = _try(thread, run_id, [] if out_of_shape else new, at)
     if out_of_shape:
         kept_out = ("batch.sibling_refused", "another call of the batch was refused")
-        results = {call.id: Decision("deny", Finding("batch", "deny", kept_out[0], kept_out[1])) for call in new}
+        finding = Finding("batch", "deny", *kept_out)
+        results = {call.id: Decision("deny", finding, findings=[finding]) for call in new}
     elif held or any(r.decision == "deny" for r in results.values()):
         kept_out = ("batch.sibling_denied", "another call of the batch was denied")
     if kept_out is None and all(r.decision == "allow" for r in results.values()):
@@ -108,26 +110,36 @@ def _answer(
     return verdicts[call.id]
 
 
-def _try(thread: Thread, run_id: str, calls: list[Call], at: int, *, again: bool) -> tuple[Thread, dict[str, Decision]]:
+def _try(
+    thread: Thread, run_id: str, calls: list[Call], at: int, *, answered: Ticket | None = None
+) -> tuple[Thread, dict[str, Decision]]:
     """Decided in order on a copy, where what is allowed is admitted and a denial moves nothing but hops."""
     trial, results = copy.deepcopy(thread), {}
     run = trial.runs[run_id]
     for call in calls:
         run.calls[call.id] = call
         question = Question(trial, run, call, at)
-        result = results[call.id] = decide(question, again=again)
-        if not again:
+        result = results[call.id] = decide(question, again=answered is not None)
+        if answered is None:
             effects.hop(question, result)
         if result.decision == "allow":
             effects.admit(question, result)
-            effects.say(trial, run_id, pipeline.verdict_of(call.id, result), at)
+            ticket = answered.name if answered is not None else None
+            effects.say(trial, run_id, {**pipeline.verdict_of(call.id, result), "ticket": ticket}, at)
         elif result.deciding is not None and result.deciding.code == "ceilings.hops":
             effects.fail(trial, run_id, result.deciding.reason, at)
     return trial, results
 
 
 def _not_admitted(
-    thread: Thread, run: Run, calls: list[Call], results: dict[str, Decision], kept_out: tuple[str, str] | None, at: int
+    thread: Thread,
+    run: Run,
+    calls: list[Call],
+    results: dict[str, Decision],
+    kept_out: tuple[str, str] | None,
+    at: int,
+    *,
+    answered: Ticket | None = None,
 ) -> tuple[dict[str, Verdict], list[Verdict]]:
     """Nothing but hops moves; or one ticket, listed by all its calls."""
     verdicts: dict[str, Verdict] = {}
@@ -142,9 +154,10 @@ def _not_admitted(
         else:
             waits = Finding("batch", "ask", "batch.sibling_suspended", "another call of the batch waits for approval")
             verdicts[call.id] = pipeline.verdict_of(call.id, Decision("suspend", waits))
+    name = answered.name if answered is not None else None
     if kept_out is None:
         name = open_batch_ticket(thread, run, calls, results, at)
-        verdicts = {call: {**verdict, "ticket": name} for call, verdict in verdicts.items()}
+    verdicts = {call: {**verdict, "ticket": name} for call, verdict in verdicts.items()}
     for verdict in verdicts.values():
         effects.say(thread, run.id, verdict, at)
     stopped = next((r.deciding for r in results.values() if r.deciding and r.deciding.code == "ceilings.hops"), None)
@@ -163,15 +176,16 @@ def open_batch_ticket(thread: Thread, run: Run, calls: list[Call], results: dict
     return tickets.open_ticket(thread, run, calls, asks, rules, at, batch=True).name
 
 
-def again_atomic(thread: Thread, run_id: str, ids: list[str], at: int) -> tuple[Thread, list[Verdict]]:
+def again_atomic(thread: Thread, run_id: str, ticket: Ticket, at: int) -> tuple[Thread, list[Verdict]]:
     """An approved batch: decided again as one, on the state of now."""
+    ids = ticket.calls
     calls = [thread.runs[run_id].calls[i] for i in ids]
-    trial, results = _try(thread, run_id, calls, at, again=True)
+    trial, results = _try(thread, run_id, calls, at, answered=ticket)
     if all(r.decision == "allow" for r in results.values()):
         return trial, [trial.verdict(run_id, i) for i in ids]
     denied = any(r.decision == "deny" for r in results.values())
     kept_out = ("batch.sibling_denied", "another call of the batch was denied") if denied else None
     hops_before = len(thread.log)
-    verdicts, _ = _not_admitted(thread, thread.runs[run_id], calls, results, kept_out, at)
+    verdicts, _ = _not_admitted(thread, thread.runs[run_id], calls, results, kept_out, at, answered=ticket)
     thread.log = [e for i, e in enumerate(thread.log) if i < hops_before or e.kind != "hop"]
     return thread, list(verdicts.values())

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from oracle.dice import Doc
+from oracle.strategies import apply
+from oracle.values import compact
 
 EXACT_REASONS = frozenset(
     {
@@ -17,22 +19,32 @@ EXACT_REASONS = frozenset(
         "dfa.step_budget",
         "dfa.loop_budget",
         "lifecycle.run_completed",
+        "lifecycle.run_failed",
         "order.violation",
         "order.in_flight",
     }
 )
 """Codes whose reason the pages give word for word (as long as no rule of the policy says another)."""
-VERDICT = ("call", "decision", "stage", "code", "would", "replayed")
+VERDICT = ("call", "decision", "stage", "code", "would", "replayed", "checks_failed", "checks_skipped")
 OUTCOME = ("phase", "reminders", "ungated")
 STATE = (
-    "phase step_count hop_count retry_count call_count cost_usd failed in_flight history barriers machines metrics loop_count"
+    "phase step_count hop_count retry_count call_count cost_usd failed summary in_flight history barriers machines metrics "
+    "loop_count"
 ).split()
 
 
+def answers(gate: Any, operation: Doc) -> Any:
+    """What a gate answers to an operation, and says of other calls because of it, cut to what must be equal."""
+    said = comparable(operation, apply(gate, operation))
+    return {"said": said, "also": [verdict(one) for one in gate.also] if operation["op"] in ("intents", "outcome") else []}
+
+
 def comparable(operation: Doc, said: Any) -> Any:
-    """An answer of `apply(gate, operation)`, cut to what must be equal."""
+    """An answer of `apply(gate, operation)`, cut to what must be equal. Answers to one id come in any order."""
+    if operation["op"] == "advance":  # timers of several runs that run late have no order among them
+        return sorted((verdict(one) for one in said), key=compact)
     if isinstance(said, list):
-        return [verdict(one) for one in said]
+        return _by_id([verdict(one) for one in said])
     if "refused" in said:
         return {"refused": said["refused"]}
     kind = operation["op"]
@@ -46,10 +58,16 @@ def comparable(operation: Doc, said: Any) -> Any:
     return {"verdicts": [verdict(one) for one in said.get("verdicts", [])]}
 
 
+def _by_id(verdicts: list[Doc]) -> list[Doc]:
+    """Where a message asks one id twice nobody can tell whose answer comes first."""
+    ids = [said["call"] for said in verdicts]
+    return sorted(verdicts, key=lambda said: (ids.index(said["call"]), compact(said)))
+
+
 def verdict(said: Doc) -> Doc:
     if "refused" in said:
         return {"call": said["call"], "refused": said["refused"]}
-    kept = {key: said.get(key) for key in VERDICT}
+    kept = {key: said.get(key) for key in VERDICT} | {"ticket": said.get("ticket") is not None}
     code = str(said.get("code"))
     if code.startswith("order."):
         kept["machine"] = said["machine"]
@@ -62,6 +80,7 @@ def comparable_state(state: Doc) -> Doc:
     """Instances that stand in their initial state may be listed or not: what never moved is left out by the oracle."""
     kept = {key: state[key] for key in STATE if key in state}
     kept["in_flight"] = sorted(state["in_flight"])
+    kept["tickets"] = sorted(state["tickets"].values())
     kept["cost_usd"] = round(state["cost_usd"], 6)
     kept["barriers"] = {name: round(value, 9) for name, value in sorted(state["barriers"].items())}
     return kept

@@ -187,7 +187,7 @@ class Gate:
         thread.note("ungated", run, call, at)
         opened = thread.runs[run]
         if opened.profile.get("on_ungated", "record") == "fail" and not opened.policy.observed(opened.agent, "lifecycle"):
-            self.also = effects.fail(thread, run, f"`{call}` ran without an allow verdict", at)
+            self.also = effects.fail(thread, run, f"call `{call}` was executed without an allow verdict", at)
         return {"phase": dfa.phases(thread, run).phase, "reminders": [], "ungated": True}
 
     def finish(self, thread: str, run: str, agent: str, *, at: int) -> Result:

@@ -108,8 +108,11 @@ def schema(question: Question) -> list[Finding]:
     if wanted is None:
         return []
     validator = jsonschema_rs.Draft202012Validator(wanted)
-    errors = sorted(validator.iter_errors(call.args), key=lambda error: [str(step) for step in error.instance_path])
-    return [_misfit(errors[0].message)] if errors else []
+    errors = sorted(validator.iter_errors(call.args), key=lambda error: ([str(p) for p in error.instance_path], error.message))
+    if not errors:
+        return []
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in errors[0].instance_path)
+    return [_misfit(f"arguments{steps}: {errors[0].message}")]
 
 
 def _misfit(reason: str) -> Finding:

@@ -55,7 +55,7 @@ def decide(question: Question, lifted: Lifted, *, again: bool = False) -> Decisi
         denial = next((f for f in found if f.outcome == "deny" and f.authoritative), None)
         if denial is not None:  # the first deny ends the pipeline
             result.decision, result.deciding = "deny", denial
-            result.skipped = [stage for stage, _ in steps[position + 1 :] if stage in enabled]
+            result.skipped = [stage for stage in enabled if stage not in dict(steps[: position + 1])]
             return result
         asks = [f for f in found if f.outcome == "ask" and f.authoritative]
         result.lifted += [f for f in asks if lifted(f)]
@@ -100,4 +100,6 @@ def verdict_of(call: str, result: Decision) -> dict[str, Any]:
 
 def refused_verdict(call: str, stage: str, code: str, reason: str) -> dict[str, Any]:
     """A denial that no stage of the pipeline made."""
-    return verdict_of(call, Decision("deny", Finding(stage, "deny", code, reason)))
+    finding = Finding(stage, "deny", code, reason)
+    found = [] if stage == "approvals" else [finding]  # people's word is no check that failed
+    return verdict_of(call, Decision("deny", finding, findings=found))

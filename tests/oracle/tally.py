@@ -46,7 +46,8 @@ def hops(thread: Thread, run: str) -> int:
 
 def grounded_calls(thread: Thread, run: Run) -> int:
     tools = run.profile.get("grounding", [])
-    done = [e.call for e in thread.of("settled", run.id) if e.data["status"] == "success"]
+    end = thread.log.index(ending) if (ending := thread.ending(run.id)) is not None else len(thread.log)
+    done = [e.call for e in thread.log[:end] if e.run == run.id and e.kind == "settled" and e.data["status"] == "success"]
     return sum(e.data["tool"] in tools and e.call in done for e in thread.of("admitted", run.id))
 
 

@@ -203,8 +203,9 @@ def _conclude(
 
 
 def _emitted(machine: Machine, order: OrderState, touch: Touch, fired: int) -> Reminder | None:
+    """The reminder of a transition; an observed machine moves and says nothing."""
     emit = machine.transitions[fired].emit
-    if emit is None:
+    if emit is None or machine.observed:
         return None
     last = order.reminded_at(machine.name, touch.key)
     if last is not None and order.tick + 1 - last < emit.cooldown_turns:
@@ -214,7 +215,7 @@ def _emitted(machine: Machine, order: OrderState, touch: Touch, fired: int) -> R
 
 
 def _warned(machine: Machine, touch: Touch, current: str) -> Reminder | None:
-    """The reminder of a warning; an observed machine has only recorded it."""
+    """The reminder of a warning."""
     text = touch.warning
     if text is None or machine.observed:
         return None

@@ -97,7 +97,7 @@ def _verdict(decided: CallDecided) -> dict[str, Any]:
         "contract": _deciding(decided, "contract"),
         "detector": _deciding(decided, "detector"),
         "error": _deciding(decided, "error"),
-        "retry": any(f.retry for f in decided.findings if f.code == decided.code),
+        "retry": bool(_deciding(decided, "retry")),
         "barrier": [breach.barrier for finding in decided.findings for breach in finding.breaches],
         "replayed": False,
         "edited": decided.edited,
@@ -109,9 +109,16 @@ def _verdict(decided: CallDecided) -> dict[str, Any]:
 
 
 def _deciding(decided: CallDecided, field: str) -> Any:
-    """A field of the finding that decided, or of the first finding where none did."""
-    found = [f for f in decided.findings if getattr(f, field) is not None]
-    return next((getattr(f, field) for f in found if f.code == decided.code), getattr(found[0], field) if found else None)
+    """A field of the finding that decided, or where none did of the first that has it."""
+    if decided.decision != "allow":
+        return next((getattr(finding, field) for finding in decided.findings if _decides(decided, finding)), None)
+    return next((value for finding in decided.findings if (value := getattr(finding, field)) is not None), None)
+
+
+def _decides(decided: CallDecided, finding: Finding) -> bool:
+    outcome = "deny" if decided.decision == "deny" else "ask"
+    said = (finding.stage, finding.code, finding.reason, finding.outcome, finding.authoritative)
+    return said == (decided.stage, decided.code, decided.reason, outcome, True)
 
 
 def summary(world: World, answers: list[Any]) -> dict[str, Any]:

@@ -264,7 +264,7 @@ class _Play:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _compare_state(self, entry: StateEntry) -> None:
-        got = _state(self.world)
+        got = state_of(self.world)
         for key in entry.__struct_fields__:
             wanted = getattr(entry, key)
             if wanted is not UNSET and not expect.matches(wanted, got.get(key)):
@@ -294,7 +294,8 @@ def _interleaving(lanes: tuple[tuple[StepEntry, ...], ...], draw: random.Random)
     return found
 
 
-def _state(world: World) -> dict[str, Any]:
+def state_of(world: World) -> dict[str, Any]:
+    """What the fold holds of the present run, in the words of a scenario's `state:`."""
     run, state = world.run_state, world.state
     if run is None:
         return {"history": [], "step_count": 0, "hop_count": 0, "failed": False}
@@ -304,9 +305,9 @@ def _state(world: World) -> dict[str, Any]:
         "step_count": run.step_count,
         "hop_count": run.hop_count,
         "retry_count": run.retry_count,
-        "call_count": run.tally.calls,
-        "cost_usd": run.tally.cost_microusd / 1e6,
-        "tokens": run.tally.tokens,
+        "call_count": run.own.calls,
+        "cost_usd": run.own.cost_microusd / 1e6,
+        "tokens": run.own.tokens,
         "failed": run.failed,
         "history": world.history(),
         "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -149,6 +150,7 @@ def start(
     *,
     task: str | None = None,
     labels: dict[str, str] | None = None,
+    tools: Sequence[str] | None = None,
     parent: str | None = None,
     by: str | None = None,
 ) -> Answers:
@@ -158,6 +160,7 @@ def start(
             agent=world.agent,
             task=task,
             labels=labels or {},
+            tools=None if tools is None else tuple(tools),
             parent=None if parent is None else RunId(parent),
         )
     )

@@ -55,7 +55,7 @@ class World:
         self.now = START
         self.agents: dict[tuple[ThreadId, RunId], AgentId] = {}
         self.thread_of: dict[RunId, ThreadId] = {}
-        self.deadlines: set[tuple[int, ThreadId, RunId]] = set()
+        self.deadlines: dict[tuple[int, ThreadId, RunId], None] = {}  # in the order in which they were set
         self.thread, self.run, self.agent = ThreadId(""), RunId(""), AgentId("")
         self.scores: dict[str, float | int | str] = {}  # what detectors say of every call that says nothing else
         self.scored: dict[tuple[ThreadId, RunId, CallId], dict[str, Score]] = {}
@@ -64,7 +64,7 @@ class World:
         twin = copy.copy(self)
         twin.known, twin.threads, twin.log = dict(self.known), dict(self.threads), list(self.log)
         twin.scored = dict(self.scored)
-        twin.agents, twin.thread_of, twin.deadlines = dict(self.agents), dict(self.thread_of), set(self.deadlines)
+        twin.agents, twin.thread_of, twin.deadlines = dict(self.agents), dict(self.thread_of), dict(self.deadlines)
         return twin
 
     def speak_for(self, thread: ThreadId, run: RunId, agent: AgentId) -> None:
@@ -98,7 +98,7 @@ class World:
         if sealed is not None:
             self.log.append(Entry(sealed, self.current))
         self.threads[thread] = made.state
-        self.deadlines.update((due, thread, run) for due in due_times(made.decisions))
+        self.deadlines.update(((due, thread, run), None) for due in due_times(made.decisions))
         decisions = [revealed(d, VAULT) if isinstance(d, CallDecided) else d for d in made.decisions]
         return [*decisions, *made.replies]
 
@@ -113,8 +113,8 @@ class World:
         """Move the time; timers that are due run in order, each at its own moment."""
         self.now += by
         fired: list[Decision | Reply] = []
-        while fire and (due := min((d for d in self.deadlines if d[0] <= self.now), default=None)):
-            self.deadlines.discard(due)
+        while fire and (due := min((d for d in self.deadlines if d[0] <= self.now), key=lambda d: d[0], default=None)):
+            del self.deadlines[due]
             at, thread, run = due
             fired += self._observe(thread, run, DeadlineReached(TIMER, at), at)
         return fired

@@ -38,4 +38,4 @@ def ended_reason(tool: str, end: str, reason: str) -> tuple[str, str]:
     if end == "failed":
         return "lifecycle.run_failed", f"Cannot call {tool}: agent run has failed: {reason}"
     text = f"Cannot call {tool}: agent run is already completed"
-    return "lifecycle.run_completed", f"{text}: {reason}" if end == "aborted" else text
+    return "lifecycle.run_completed", f"{text}: {reason}" if end == "aborted" and reason else text

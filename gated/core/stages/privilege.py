@@ -116,21 +116,21 @@ class Spent(Struct, frozen=True):
 
 
 def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]:
-    """Findings up to and including the first denial."""
+    """Findings in the order of the codes, up to and including the first denial."""
     if rules.forbids(call.tool, call.args):
         return (_deny("forbidden", f"`{call.tool}` is forbidden with these arguments"),)
     if not rules.allows(call.tool, call.args):
         return (_deny("not_allowed", f"`{call.tool}` is not among the allowed tools"),)
+    found: list[Finding] = []
+    if rules.approvals:
+        found += _approvals(rules.approvals, call)
     scope = rules.scope.check(call.tool, call.args)
     if scope.denied is not None:
-        return (Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource),)
-    found: list[Finding] = []
+        return (*found, Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource))
     if scope.lexical:
         found.append(LEXICAL)
     _call_cost(rules.budget, call, found)
     _cumulative(rules.budget, view, call, found)
-    if rules.approvals:
-        found += _approvals(rules.approvals, call)
     return _to_first_denial(found) if found else ()
 
 
