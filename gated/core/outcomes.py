@@ -120,7 +120,7 @@ def settle(
             breached=breached,
             summary=summary,
             reading=_reading(turn, call, entry.tool, status, content, facts, reading, lapsed),
-            circuit=breaker.settle(rule, circuit, (turn.run_id, call), status, turn.at),
+            circuit=breaker.settle(rule, circuit, (turn.run_id, call), status, entry.due if lapsed else turn.at),
         )
     )
     _end_if_failed(turn, entry.tool, status, summary, breached)

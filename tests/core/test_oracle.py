@@ -20,7 +20,6 @@ from oracle.strategies import histories, policies, thrown
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 BLOCKS = range(100 if DEEP else 4)
 BLOCK = 100  # histories
-WITHOUT = frozenset({"expressions"})  # barriers by expression
 
 
 def first_difference(policy: dict[str, Any], operations: list[dict[str, Any]]) -> tuple[Any, Any, Any] | None:
@@ -46,7 +45,7 @@ def differs(policy: dict[str, Any], operations: list[dict[str, Any]]) -> bool:
         return False
 
 
-@given(policies(expressions=False), histories())
+@given(policies(), histories())
 def test_the_core_decides_as_the_oracle_does(policy: dict[str, Any], operations: list[dict[str, Any]]) -> None:
     assert first_difference(policy, operations) is None, (policy, operations)
 
@@ -54,7 +53,7 @@ def test_the_core_decides_as_the_oracle_does(policy: dict[str, Any], operations:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_core_decides_as_the_oracle_does_on_thrown_histories(block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        policy, operations = thrown(seed, without=WITHOUT)
+        policy, operations = thrown(seed)
         if first_difference(policy, operations) is not None:
             smallest = shrunk(policy, operations, differs)
             pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")
@@ -66,4 +65,4 @@ def test_a_core_that_decided_otherwise_would_be_found_out(monkeypatch: pytest.Mo
 
     honest = dfa.check_budget
     monkeypatch.setattr(dfa, "check_budget", lambda rules, taken: honest(rules, taken - 1))
-    assert any(first_difference(*thrown(seed, without=WITHOUT)) is not None for seed in range(100))
+    assert any(first_difference(*thrown(seed)) is not None for seed in range(100))

@@ -29,6 +29,12 @@ def rule(run: Run, tool: str) -> dict[str, Any] | None:
     return None if said is None or said == "off" else {"failures": 5, "window": "60s", "cooldown": "30s", **said}
 
 
+def configured(run: Run) -> bool:
+    """Whether the stage is on for the run's agent: some tool of it has a rule."""
+    named = run.policy.doc.get("tools", {})
+    return rule(run, "") is not None or any(rule(run, tool) is not None for tool in named)
+
+
 def circuit(thread: Thread, tool: str) -> Circuit:
     now = Circuit()
     tools = {(e.run, e.call): e.data["tool"] for e in thread.log if e.kind == "admitted"}

@@ -133,7 +133,8 @@ def settle(
     call = run.calls[str(admitted.call)]
     cost = tally.settled_cost(run, call.tool, admitted.data["reserved"], status, cost_usd, by)
     result = {"content": [content, facts] if facts else content, "scores": scores or {}, "by": by}
-    thread.note("settled", run.id, call.id, at, status=status, cost=cost, tokens=int(tokens or 0), **result)
+    ended_at = admitted.data["due"] if by == "timer" else at  # a lapse is as of its deadline, whenever the timer ran
+    thread.note("settled", run.id, call.id, ended_at, status=status, cost=cost, tokens=int(tokens or 0), **result)
     reminders = order_after.advance(thread, admitted, status, content, facts, at)
     also: list[Verdict] = []
     if run.policy.enabled(run.agent, contracts.STAGE):

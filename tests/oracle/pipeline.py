@@ -55,7 +55,8 @@ def decide(question: Question, lifted: Lifted, *, again: bool = False) -> Decisi
         denial = next((f for f in found if f.outcome == "deny" and f.authoritative), None)
         if denial is not None:  # the first deny ends the pipeline
             result.decision, result.deciding = "deny", denial
-            result.skipped = [stage for stage in enabled if stage not in dict(steps[: position + 1])]
+            on = [*([breaker.STAGE] if breaker.configured(question.run) else []), *enabled]
+            result.skipped = [stage for stage in on if stage not in dict(steps[: position + 1])]
             return result
         asks = [f for f in found if f.outcome == "ask" and f.authoritative]
         result.lifted += [f for f in asks if lifted(f)]
