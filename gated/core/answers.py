@@ -105,8 +105,6 @@ def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionR
 
 
 def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
-    run = turn.run
-    asked = run.calls[call.call].asked
     return Plea(
         call.call,
         call.tool,
@@ -115,7 +113,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
         call.parent,
         call.cost_microusd,
         call.nesting,
-        sum(entry.asked != asked for entry in run.in_flight.values()),
+        turn.run.beside(call.call),
         semantic.again(call.scores, resolution.scores.get(call.call)),
     )
 

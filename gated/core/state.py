@@ -93,6 +93,13 @@ class RunState(Struct, frozen=True):
         """What the run itself was admitted, without its children."""
         return self.tally if self.below is None else self.tally.without(self.below)
 
+    def beside(self, call: CallId) -> int:
+        """How many calls of other messages than the call's own are in flight."""
+        known = self.calls.get(call)
+        if known is None:
+            return len(self.in_flight)
+        return sum(entry.asked != known.asked for entry in self.in_flight.values())
+
     @property
     def failed(self) -> bool:
         return self.end == "failed"

@@ -183,7 +183,7 @@ def recorded_case(
 def _note(body: Body, call: str, state: ThreadState, asked: dict[ThreadId, tuple[Wanted, str, int]]) -> None:
     """How the call was asked for, also by whoever edited it since."""
     run = state.runs.get(body.run)
-    others = 0 if run is None else len(run.in_flight)
+    others = 0 if run is None else run.beside(CallId(call))
     if isinstance(body.observation, IntentsReceived):
         for wanted in body.observation.calls:
             if wanted.id == call and wanted.refused is None and body.thread not in asked:

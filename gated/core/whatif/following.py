@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from gated.core import calls, outcomes, tickets, trial, waiting
 from gated.core.decide import step
-from gated.core.fold import apply
+from gated.core.fold import KNOWN_AS, apply
 from gated.core.policy import Policy
 from gated.core.reading import is_redacted, reads_arguments, reads_results
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
-from gated.core.state import ThreadState
+from gated.core.state import Known, ThreadState
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea
 from gated.core.whatif.compared import Compared, Outcome, Verdict
@@ -38,7 +38,6 @@ from gated.events import (
     ThreadId,
     TicketAnswered,
     TicketCall,
-    TicketNoted,
     TicketOpened,
     UngatedExecution,
     Value,
@@ -58,7 +57,7 @@ class WhatIf:
         self._barred: dict[tuple[ThreadId, RunId], tuple[str, str]] = {}
         self._tickets: dict[str, TicketOpened] = {}
         self._failed: dict[tuple[ThreadId, RunId], str] = {}  # runs that the policy on trial would have ended, and why
-        self._escalated: set[str] = set()
+        self._asked: dict[tuple[ThreadId, RunId], dict[CallId, Known]] = {}  # every call that got a verdict, as recorded
         self._blind: set[tuple[ThreadId, str]] = set()  # machines whose moves rest on a redacted result
 
     def feed(self, record: Record) -> tuple[Compared, ...]:
@@ -98,8 +97,6 @@ class _Step:
                     self.whatif._tickets[decision.ticket] = decision
                 case TicketAnswered():
                     self._answered(decision)
-                case TicketNoted() if decision.event == "escalated":
-                    self.whatif._escalated.add(decision.ticket)
                 case RunAnswered() | RunEnded():
                     self._finish(decision)
                 case Forgotten():
@@ -189,11 +186,22 @@ class _Step:
             self._admit(plea, frozenset())
         if decided.known:
             self._count(decided)
+            asked = self.whatif._asked.setdefault((self.body.thread, self.body.run), {})
+            seq = self.body.seq
+            first = asked[decided.call].asked if decided.call in asked else seq
+            asked[decided.call] = Known(decided.args_sha256, decided.tool, seq, KNOWN_AS[decided.decision], first)
 
     def _count(self, decided: CallDecided) -> None:
         run = self.state.runs[self.body.run]
         counted = replace(run, hop_count=run.hop_count + decided.hop, retry_count=run.retry_count + decided.misfit)
         self.state = replace(self.state, runs=self.state.runs.set(self.body.run, counted))
+
+    def _with_asked(self) -> ThreadState:
+        """The state with the calls that were not allowed: an atomic batch asks what became of those that it repeats."""
+        run = self.state.runs[self.body.run]
+        asked = self.whatif._asked.get((self.body.thread, self.body.run), {})
+        known = run.calls.update({call: known for call, known in asked.items() if call not in run.calls})
+        return replace(self.state, runs=self.state.runs.set(self.body.run, replace(run, calls=known)))
 
     def _derive(self, agent: AgentId, plea: Plea, decided: CallDecided) -> Verdict:
         whatif, body = self.whatif, self.body
@@ -205,7 +213,7 @@ class _Step:
         observation = body.observation
         if isinstance(observation, IntentsReceived) and observation.mode == "atomic":
             if self.atomic is None:
-                self.atomic = trial.decide_atomic(whatif.tried, self.state, body.run, observation, body.at)
+                self.atomic = trial.decide_atomic(whatif.tried, self._with_asked(), body.run, observation, body.at)
             return _verdict(self.atomic.get(plea.id, decided))
         if failed := whatif._failed.get((body.thread, body.run)):
             return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
@@ -311,7 +319,7 @@ class _Step:
         fresh = body.observation.scores.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
         scores = semantic.again(None if decided.args else call.scores, fresh)
         wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd, scores=scores)
-        plea = trial.plea_of(wanted, call.nesting, len(self.state.runs[body.run].in_flight))
+        plea = trial.plea_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
         void = self._void(judged, ticket)
@@ -330,9 +338,7 @@ class _Step:
             return None  # nobody need be asked
         turn = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
         opened = waiting.ticket_for(turn, (judged,), atomic=False)
-        asked = replace(
-            tickets.open_ticket(replace(opened, answers=ticket.answers)), escalated=ticket.ticket in self.whatif._escalated
-        )
+        asked = tickets.open_ticket(replace(opened, opened_at=ticket.opened_at, answers=ticket.answers))
         if tickets.satisfied(asked, self.whatif.policy.approvals.groups):
             return None
         return "who approved it could not have done so alone"
