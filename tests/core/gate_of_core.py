@@ -167,7 +167,8 @@ class CoreGate:
         (view,) = expect.views(self.world, [answer])
         decided = self.world.verdict_of(answer) if isinstance(answer, Repeat) else answer
         said = {name: list(getattr(decided, name)) for name in ("checks_failed", "checks_skipped")}
-        return {**view, **said, "barriers": view["barrier"], "ticket": decided.ticket}
+        barriers = [breach.barrier for f in decided.findings if f.authoritative for breach in f.breaches]
+        return {**view, **said, "barriers": barriers, "ticket": decided.ticket}
 
 
 def moved_of(instances: Mapping[str, Mapping[str, Instance]], run: str) -> dict[str, dict[str, str]]:
