@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "tickets": "tickets",
     "log": "logs",
     "replay": "logs",
-    "verify": "logs",
+    "verify": "verify",
     "policy": "policy",
     "asyncapi": "asyncapi",
 }

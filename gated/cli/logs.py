@@ -1,4 +1,4 @@
-"""`gated replay`, `gated verify`, `gated log …`: what auditors do with a log."""
+"""`gated replay`, `gated log …`: what auditors do with a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import msgspec
@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
-from gated.core.chain import ChainChecker, merkle_root
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, unseal
 from gated.shell.log import Positioned
@@ -92,59 +91,6 @@ def replay(
         say(f"derived  {json.dumps(difference.derived, default=str)}")
     if difference is not None or (strict and done.skipped):
         raise typer.Exit(NO)
-
-
-@app.command(
-    epilog="Example: gated verify .gated/log.db --json > head.json, later: gated verify .gated/log.db --checkpoint head.json"
-)
-def verify(
-    log: LogPath,
-    checkpoint: Annotated[Path | None, typer.Option(help="What `gated verify --json` said before: shows a cut tail.")] = None,
-    json_: Json = False,
-) -> None:
-    """Check every hash, sequence and chain; the first bad position is named (exit status 1)."""
-    wanted = _checkpoint(checkpoint)
-
-    async def work() -> dict[str, Any]:
-        checker = ChainChecker()
-        seen = not wanted or wanted["records"] == 0
-        async with open_log(log) as opened:
-            async for position, record in progressed(opened, "verifying"):
-                damage = checker.feed(position, record)
-                if damage is not None:
-                    return {"ok": False, "records": checker.records, "damage": damage}
-                if wanted and checker.records == wanted["records"]:
-                    if merkle_root(checker.heads).hex() != wanted["root"]:
-                        return {"ok": False, "records": checker.records, "what": "the log is not the one of the checkpoint"}
-                    seen = True
-        if not seen and wanted:
-            what = f"the log has {checker.records} records, the checkpoint {wanted['records']}: its end was cut off"
-            return {"ok": False, "records": checker.records, "what": what}
-        root = merkle_root(checker.heads).hex()
-        return {"ok": True, "records": checker.records, "threads": len(checker.heads), "root": root}
-
-    found = run_async(work)
-    if json_:
-        say_json(found)
-    elif found["ok"]:
-        say(f"[green]intact[/]: {found['records']} records in {found['threads']} threads, root {found['root']}")
-    elif "damage" in found:
-        damage = found["damage"]
-        say(f"[red]damaged[/]: position {damage.position}, thread {damage.thread}, record {damage.seq}: {damage.what}")
-    else:
-        say(f"[red]damaged[/]: {found['what']}")
-    if not found["ok"]:
-        raise typer.Exit(NO)
-
-
-def _checkpoint(path: Path | None) -> dict[str, Any] | None:
-    if path is None:
-        return None
-    try:
-        found = json.loads(path.read_text())
-        return {"records": int(found["records"]), "root": str(found["root"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        fail(f"`{path}` is not what `gated verify --json` prints")
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------

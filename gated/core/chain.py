@@ -45,10 +45,24 @@ class ChainChecker:
         what = self._gap(position) or _wrong(record, *self._heads.get(record.thread, (0, GENESIS)))
         if what is not None:
             return Damage(position, record.thread, record.seq, what)
+        self._take(position, record)
+        return None
+
+    def believe(self, position: int, record: Record) -> Damage | None:
+        """Take a record's hash as it is stored; its place in the log and in its thread is checked."""
+        seq, head = self._heads.get(record.thread, (0, GENESIS))
+        what = self._gap(position)
+        if what is None and (record.seq, record.prev) != (seq + 1, head):
+            what = f"record {record.seq} does not follow record {seq}"
+        if what is not None:
+            return Damage(position, record.thread, record.seq, what)
+        self._take(position, record)
+        return None
+
+    def _take(self, position: int, record: Record) -> None:
         self._heads[record.thread] = (record.seq, record.hash)
         self._position = position
         self.records += 1
-        return None
 
     def _gap(self, position: int) -> str | None:
         """A log may begin anywhere (its start archived); from there on no position is missing."""

@@ -163,20 +163,33 @@ def _base64(data: bytes) -> str:
 # --- checking a log against its checkpoints --------------------------------------------------------------------------
 
 
-class SealedChecker:
-    """Checks a whole log, from its first record, against checkpoints that were verified."""
+class Unsigned(Struct, frozen=True):
+    """A root over the heads after `records` records that somebody kept; nobody signed it."""
 
-    def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
+    records: int
+    root: bytes
+
+
+class SealedChecker:
+    """Checks a whole log, from its first record, against checkpoints that were verified.
+
+    What lies before `since` was checked then: its hashes are believed, and that they lead to that checkpoint is checked.
+    """
+
+    def __init__(self, checkpoints: Iterable[Checkpoint | Unsigned], since: Checkpoint | None = None) -> None:
         self.chain = ChainChecker()
-        self._expected: Mapping[int, list[Checkpoint]] = _by_records(checkpoints)
+        self._since = 0 if since is None else since.records
+        known = list(checkpoints) if since is None else [*checkpoints, since]
+        self._expected: Mapping[int, list[Checkpoint | Unsigned]] = _by_records(known)
         self._last = max(self._expected, default=0)
 
     def feed(self, position: int, record: Record) -> Damage | None:
-        damage = self.chain.feed(position, record)
+        believed = self.chain.records < self._since
+        damage = self.chain.believe(position, record) if believed else self.chain.feed(position, record)
         if damage is not None:
             return damage
         for expected in self._expected.get(self.chain.records, ()):
-            if expected != checkpoint(expected.origin, self.chain.records, record.hash, self.chain.heads):
+            if not _holds(expected, record.hash, self.chain):
                 return Damage(position, record.thread, record.seq, "the log up to here is not the one that was sealed")
         return None
 
@@ -188,8 +201,14 @@ class SealedChecker:
         return Damage(self.chain.records, "", 0, what)
 
 
-def _by_records(checkpoints: Iterable[Checkpoint]) -> dict[int, list[Checkpoint]]:
-    found: dict[int, list[Checkpoint]] = {}
+def _holds(expected: Checkpoint | Unsigned, head: str, chain: ChainChecker) -> bool:
+    if isinstance(expected, Unsigned):
+        return expected.root == merkle_root(chain.heads)
+    return expected == checkpoint(expected.origin, chain.records, head, chain.heads)
+
+
+def _by_records(checkpoints: Iterable[Checkpoint | Unsigned]) -> dict[int, list[Checkpoint | Unsigned]]:
+    found: dict[int, list[Checkpoint | Unsigned]] = {}
     for made in checkpoints:
         found.setdefault(made.records, []).append(made)
     return found

@@ -57,6 +57,12 @@ def publish_copies(custody: Custody, client: Client) -> None:
     custody.sealing.outlets.append(say)
 
 
+def verifier_keys(log: Path) -> list[Path]:
+    """The verifier keys that lie beside a log, where `gated up` and `gated serve` put them."""
+    folders = (keys_beside(log), log.parent / "keys")
+    return [path for folder in folders if (path := folder / f"{SEAL_KEY}.pub").is_file()]
+
+
 def keys_beside(log: Path) -> Path:
     """The folder of a log's keys where nobody names another: `gated.db.keys` for `gated.db`."""
     return log.with_name(log.name + ".keys")

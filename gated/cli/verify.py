@@ -1,0 +1,149 @@
+"""`gated verify`: every hash, sequence and chain of a log, its sealed checkpoints, and a head that was kept elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+from rich.markup import escape
+
+from gated.cli.logs import progressed
+from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json
+from gated.core.chain import Damage, merkle_root
+from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
+from gated.core.checkpoint import verify as verify_note
+from gated.shell.custody import verifier_keys
+from gated.shell.log.open import Readable, open_log
+
+app = typer.Typer()
+
+KeyFiles = Annotated[
+    list[Path] | None, typer.Option("--key", help="A verifier key (`seal.key.pub`); those beside the log are known.")
+]
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """What was checked, and the first damage. `unverified` checkpoints are of the log and no key for them is known."""
+
+    ok: bool
+    records: int
+    threads: int
+    root: str
+    checkpoints: int
+    unverified: int
+    damage: Damage | None
+
+
+@app.command(epilog="Example: gated verify .gated/log.db --checkpoint /mnt/elsewhere/checkpoints")
+def verify(
+    log: LogPath,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoints kept elsewhere, or what `verify --json` said before: they show a cut tail."),
+    ] = None,
+    since: Annotated[
+        Path | None, typer.Option(help="Checkpoints of an earlier check: what lies before the last of them is not hashed again.")
+    ] = None,
+    key: KeyFiles = None,
+    json_: Json = False,
+) -> None:
+    """Check every hash, sequence, chain and signature; the first bad position is named (exit status 1)."""
+    keys = _keys(log, key or ())
+    kept = [] if checkpoint is None else _kept(checkpoint, keys)
+    start = None if since is None else _last(since, _kept(since, keys))
+
+    async def work() -> Verified:
+        async with open_log(log) as opened:
+            return await _verified(opened, keys, kept, start)
+
+    found: Verified = run_async(work)
+    if json_:
+        say_json(found)
+    else:
+        _print(found)
+    if not found.ok:
+        raise typer.Exit(NO)
+
+
+async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | Unsigned], start: Checkpoint | None) -> Verified:
+    """The log's own checkpoints are read first: a daemon may add to both while they are checked."""
+    own: list[Checkpoint | Unsigned] = []
+    notes = await log.checkpoints()
+    damage: Damage | None = None
+    for position, note in ((made.position, made.note) for made in notes if keys):
+        try:
+            own.append(verify_note(note, keys))
+        except CheckpointError as error:
+            damage = damage or Damage(position, "", 0, f"its checkpoint is not to be believed: {error}")
+    checker = SealedChecker([*own, *kept], start)
+    if damage is None:
+        async for position, record in progressed(log, "verifying"):
+            damage = checker.feed(position, record)
+            if damage is not None:
+                break
+    damage = damage or checker.finish()
+    heads = checker.chain.heads
+    return Verified(
+        ok=damage is None,
+        records=checker.chain.records,
+        threads=len(heads),
+        root=merkle_root(heads).hex(),
+        checkpoints=len(own) + len(kept),
+        unverified=0 if keys else len(notes),
+        damage=damage,
+    )
+
+
+def _print(found: Verified) -> None:
+    if found.damage is None:
+        say(f"[green]intact[/]: {found.records} records in {found.threads} threads, root {found.root}")
+    elif found.damage.thread:
+        damage = found.damage
+        where = f"position {damage.position}, thread {escape(damage.thread)}, record {damage.seq}"
+        say(f"[red]damaged[/]: {where}: {escape(damage.what)}")
+    else:
+        say(f"[red]damaged[/]: position {found.damage.position}: {escape(found.damage.what)}")
+    if found.checkpoints:
+        say(f"{found.checkpoints} checkpoints checked")
+    if found.unverified:
+        say(f"[yellow]{found.unverified} checkpoints not checked[/]: name the key that they are signed with, --key seal.key.pub")
+
+
+# --- what people hand over -------------------------------------------------------------------------------------------
+
+
+def _keys(log: str, files: Sequence[Path]) -> list[Key]:
+    found: list[Key] = []
+    for file in [*files, *verifier_keys(Path(log))]:
+        try:
+            found += [parse_key(line) for line in file.read_text().splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError, CheckpointError) as error:
+            fail(f"cannot read the key `{file}`: {error}")
+    return found
+
+
+def _kept(file: Path, keys: Sequence[Key]) -> list[Checkpoint | Unsigned]:
+    """Signed notes, which a known key must have signed, or the JSON that `verify` prints."""
+    try:
+        text = file.read_text()
+        if text.lstrip().startswith("{"):
+            said: Any = json.loads(text)
+            return [Unsigned(int(said["records"]), bytes.fromhex(said["root"]))]
+        if not keys:
+            fail(f"`{file}` holds signed checkpoints: name the key that they are signed with, --key seal.key.pub")
+        return [verify_note(note, keys) for note in split_notes(text)]
+    except CheckpointError as error:
+        fail(f"`{file}`: {error}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fail(f"`{file}` holds neither checkpoints nor what `gated verify --json` prints: {error}")
+
+
+def _last(file: Path, kept: list[Checkpoint | Unsigned]) -> Checkpoint:
+    signed = [made for made in kept if isinstance(made, Checkpoint)]
+    if not signed:
+        fail(f"`{file}` holds no signed checkpoint to begin at")
+    return max(signed, key=lambda made: made.records)
