@@ -12,6 +12,7 @@ from rich.table import Table
 
 from gated import canonical, ingress, strict_json
 from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json
+from gated.cli.reading import compiled, document_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
 from gated.core.fold import fold
 from gated.core.policy import Policy
@@ -19,7 +20,7 @@ from gated.core.state import ThreadState
 from gated.documents import Document
 from gated.events import AgentId, Record, RunId, ThreadId, Wanted, unseal
 from gated.shell.log.open import open_log, policies_of
-from gated.shell.policies import load_document, load_stored, read_document
+from gated.shell.policies import load_stored
 
 COLOURS = {"ok": "green", "warn": "yellow", "ask": "yellow", "deny": "red", "off": "dim"}
 
@@ -44,8 +45,8 @@ def explain_call(
     """
     if (call is None) == (tool is None):
         fail("name a recorded call (--log, --run, --call) or one that nobody made (--policy, --tool, --args)")
-    document = _document(policy)
-    loaded = _policy(document)
+    document = None if policy is None else document_of(policy)
+    loaded = None if document is None else compiled(document)
     if call is not None:
         found = _recorded(log, run, call, loaded)
     else:
@@ -55,22 +56,6 @@ def explain_call(
         say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
     else:
         _print(found, explanation, document)
-
-
-def _document(path: Path | None) -> Document | None:
-    async def work() -> Document | None:
-        return None if path is None else read_document(path)
-
-    found: Document | None = run_async(work)
-    return found
-
-
-def _policy(document: Document | None) -> Policy | None:
-    async def work() -> Policy | None:
-        return None if document is None else load_document(document)
-
-    loaded: Policy | None = run_async(work)
-    return loaded
 
 
 def _compile(data: Any) -> Policy:

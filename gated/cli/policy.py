@@ -13,52 +13,24 @@ import typer
 from rich.markup import escape
 
 from gated.cli.barriers import barriers
+from gated.cli.check import check
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
+from gated.cli.reading import compiled, document_of
 from gated.cli.suggest import suggest_policy
-from gated.core.lint import lint
 from gated.core.order.diagram import mermaid, svg
 from gated.core.order.patterns import PatternError, compile_pattern
-from gated.core.policy import Policy, PolicyEntry
+from gated.core.policy import PolicyEntry
 from gated.core.scenario import Result, run_document
 from gated.documents import Document
-from gated.shell.policies import load_document, read_document, read_policy
+from gated.shell.policies import load_document, read_document
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
 
 app.command("barriers", epilog="Example: gated policy barriers --log .gated/log.db --svg barriers.svg")(barriers)
 
 PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
-
-
-def _load(path: Path) -> Policy:
-    async def work() -> Policy:
-        return read_policy(path)
-
-    loaded: Policy = run_async(work)
-    return loaded
-
-
-@app.command("check", epilog="Example: gated policy check policy.yaml")
-def check(
-    policy: PolicyArgument,
-    strict: Annotated[bool, typer.Option(help="Warnings are failures too (exit status 1).")] = False,
-    json_: Json = False,
-) -> None:
-    """Load a policy and say what in it can never work. Exit status 2: it does not load."""
-    loaded = _load(policy)
-    found = lint(loaded)
-    if json_:
-        say_json({"policy": loaded.digest, "agents": sorted(loaded.agents), "findings": found})
-    else:
-        for item in found:
-            mark = "[yellow]warning[/]" if item.level == "warning" else "[cyan]advice [/]"
-            say(f"{mark} {escape(item.about)}: {escape(item.message)}")
-        warnings = sum(item.level == "warning" for item in found)
-        say(f"[green]loads[/]: {len(loaded.agents)} agents, {warnings} warnings, policy {loaded.digest}")
-    if strict and any(item.level == "warning" for item in found):
-        raise typer.Exit(NO)
 
 
 @app.command("test", epilog="Example: gated policy test tests/*.yaml")
@@ -157,7 +129,7 @@ def diagram(
     svg_folder: Annotated[Path | None, typer.Option("--svg", help="Write an SVG file for each machine into this folder.")] = None,
 ) -> None:
     """Draw every machine of a policy: Mermaid on standard output, or SVG files."""
-    loaded = _load(policy)
+    loaded = compiled(document_of(policy))
     machines = {m.name: m for profile in loaded.agents.values() for m in profile.machines.machines}
     if not machines:
         fail("the policy has no machines that an agent uses", NO)
@@ -171,6 +143,7 @@ def diagram(
         say(f"wrote {target}")
 
 
+app.command("check", epilog="Example: gated policy check policy.yaml")(check)
 app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
 app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)
 app.command("suggest", epilog="Example: gated policy suggest --log .gated/log.db --out policy.yaml")(suggest_policy)

@@ -22,7 +22,7 @@ from gated.core.barriers.standard import DEFAULT_OUTBOUND
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.redaction.redactor import RedactEntry, Redactor, compile_redactor
-from gated.core.scope import DataScope, Resources, compile_scope
+from gated.core.scope import DataScope, Resources, compile_scope, undeclared
 from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege, semantic
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
@@ -91,6 +91,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     mode: Mode = "enforce"
     defaults: AgentEntry = AgentEntry()
     unknown_tools: Literal["pass", "deny"] = "pass"
+    strict_resources: bool = False
     threads: ThreadsEntry = ThreadsEntry()
     limits: lifecycle.LimitsEntry = lifecycle.LimitsEntry()
     redact: RedactEntry = RedactEntry()
@@ -307,10 +308,22 @@ class _Compiler:
         present = [stage for stage in STAGES if stage != "semantic" or self._entry.semantic is not UNSET]
         return [*(("breaker",) if breakers.any else ()), *(stage for stage in present if stage in entry.checks)]
 
+    def _refuse_undeclared(self, place: Callable[[str], Path], entry: AgentEntry) -> None:
+        """`strict_resources`: a tool under a scope says which of its arguments name resources."""
+        for position, text in enumerate(entry.allowed_tools):
+            tool = compile_pattern(text).exact_tool
+            known = ToolEntry() if tool is None else self._entry.tools.get(tool, ToolEntry())
+            flaw = None if tool is None else undeclared(tool, known.resources, known.json_schema)
+            if flaw is not None:
+                where = ("tools", tool or "") if tool in self._entry.tools else (*place("allowed_tools"), position)
+                raise _error(self._document, where, f"{flaw}; `strict_resources` wants each declared")
+
     def _privilege(self, place: Callable[[str], Path], entry: AgentEntry) -> privilege.PrivilegeRules:
         for key in ("allowed_tools", "forbidden_tools", "approval_required"):
             for position, text in enumerate(getattr(entry, key)):
                 self.at((*place(key), position), compile_pattern, text)
+        if self._entry.strict_resources and entry.data_scope != "any":
+            self._refuse_undeclared(place, entry)
         return privilege.PrivilegeRules(
             entry.allowed_tools,
             entry.forbidden_tools,

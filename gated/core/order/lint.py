@@ -5,21 +5,27 @@ Advice, never an error: a machine that only ever warns is written with a state t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from gated.core.order.machines import Machine, Transition
+from gated.core.order.machines import Machine, Path, Transition
 
 
 def lint(machines: Sequence[Machine]) -> list[tuple[str, str]]:
     """(machine, message), in the order of the machines."""
-    return [(machine.name, message) for machine in machines for message in _messages(machine)]
+    return [(machine.name, message) for machine in machines for _, message in flaws(machine)]
 
 
-def distances(machine: Machine, start: str | None = None) -> dict[str, int]:
-    """How many calls it takes from `start` (or the initial state) to each state that can be reached, nearest first."""
+May = Callable[[Transition], bool]
+
+
+def distances(machine: Machine, start: str | None = None, may: May = lambda transition: True) -> dict[str, int]:
+    """How many calls it takes from `start` (or the initial state) to each state that can be reached, nearest first.
+
+    `may` leaves transitions out: those of tools that an agent is not allowed to call.
+    """
     found = {machine.initial if start is None else start: 0}
     for state in (queue := list(found)):
-        for target in _targets(machine, state):
+        for target in _targets(machine, state, may):
             if target not in found:
                 found[target] = found[state] + 1
                 queue.append(target)
@@ -31,31 +37,46 @@ def calls_to_terminal(machine: Machine) -> int | None:
     return min((calls for state, calls in distances(machine).items() if state in machine.terminal), default=None)
 
 
-def _targets(machine: Machine, state: str) -> Iterator[str]:
+def _targets(machine: Machine, state: str, may: May) -> Iterator[str]:
     for transition in machine.transitions:
+        if not may(transition):
+            continue
         if transition.lists(state) or transition.action == "ask":  # approved, it fires from any state
             yield transition.to
             if machine.entry.on_unmatched is not None:
                 yield machine.entry.on_unmatched
 
 
-def _messages(machine: Machine) -> Iterator[str]:
+Flaw = tuple[Path, str]
+
+
+def flaws(machine: Machine) -> Iterator[Flaw]:
+    """(path inside the machine's entry, message)."""
     reached = distances(machine)
     if not machine.transitions:
-        yield "it has no transitions: " + ("every call is denied" if machine.entry.strict else "it does nothing")
+        yield (), "it has no transitions: " + ("every call is denied" if machine.entry.strict else "it does nothing")
     for state in machine.states:
         if state not in reached:
-            yield f"no way leads from `{machine.initial}` to the state `{state}`"
+            yield _names(machine, state), f"no way leads from `{machine.initial}` to the state `{state}`"
     for index in range(len(machine.transitions)):
-        yield from _dead(machine, index, reached)
-    yield from _endless(machine, reached)
+        yield from ((("transitions", index), message) for message in _dead(machine, index, reached))
+    yield from ((("terminal",), message) for message in _endless(machine, reached))
     for index, transition in enumerate(machine.transitions):
         if transition.emit is not None and transition.emit.target == "system" and transition.emit_text is not None:
             for field in transition.emit_text.fields:
                 yield (
+                    ("transitions", index, "emit"),
                     f"the reminder of {_name(machine, index)} puts `{{{field}}}`, which the agent chose, into its system prompt: "
-                    "leave it out, or use another target"
+                    "leave it out, or use another target",
                 )
+
+
+def _names(machine: Machine, state: str) -> Path:
+    """Where a state is first named."""
+    for index, transition in enumerate(machine.transitions):
+        if transition.to == state or (transition.sources is not None and state in transition.sources):
+            return ("transitions", index)
+    return ("initial",) if machine.initial == state else ()
 
 
 def _name(machine: Machine, index: int) -> str:

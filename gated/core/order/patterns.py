@@ -103,8 +103,16 @@ class Pattern:
             raise PatternError(text, offset + inside.index("/("), _TWO_READINGS)
         self._glob, self._glob_wide = _part(text, offset, _globs, inside)
 
+    @property
+    def positional(self) -> bool:
+        """Whether its parentheses hold a glob over the primary argument."""
+        return self._glob is not None
+
     def matches_name(self, tool: str) -> bool:
         return self._name(tool)
+
+    def matches_wide_name(self, tool: str) -> bool:
+        return self._name_wide(tool)
 
     def matches(self, tool: str, args: Args) -> bool:
         """Exactly as written."""

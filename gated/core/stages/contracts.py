@@ -59,9 +59,10 @@ class Contract(Struct, frozen=True):
 class ContractSet:
     """Contracts, found by tool name."""
 
-    __slots__ = ("_anywhere", "_by_tool", "any")
+    __slots__ = ("_anywhere", "_by_tool", "all", "any")
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
+        self.all = tuple(contracts)
         self.any = bool(contracts)
         self._anywhere = tuple(c for c in contracts if c.on.exact_tool is None)
         names = {c.on.exact_tool.casefold() for c in contracts if c.on.exact_tool is not None}

@@ -1,0 +1,48 @@
+"""`gated policy check`: does a policy load, and can everything in it work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from gated.cli.output import NO, Json, console, say, say_json
+from gated.cli.reading import compiled, document_of
+from gated.core.lint import Advice, lint
+from gated.documents import Document
+
+
+def check(
+    policy: Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")],
+    strict: Annotated[bool, typer.Option(help="Warnings are failures too (exit status 1).")] = False,
+    json_: Json = False,
+) -> None:
+    """Load a policy and say what in it can never work. Exit status 2: it does not load."""
+    document = document_of(policy)
+    loaded = compiled(document)
+    found = lint(loaded)
+    warnings = sum(item.level == "warning" for item in found)
+    if json_:
+        findings = [_placed(document, item) for item in found]
+        say_json({"policy": loaded.digest, "agents": sorted(loaded.agents), "findings": findings})
+    else:
+        for item in found:
+            _print(document, item)
+        agents = f"{len(loaded.agents)} agent{'s' * (len(loaded.agents) != 1)}"
+        say(f"[green]loads[/]: {agents}, {warnings} warning{'s' * (warnings != 1)}, policy {loaded.digest}")
+    if strict and warnings:
+        raise typer.Exit(NO)
+
+
+def _placed(document: Document, item: Advice) -> dict[str, Any]:
+    file, line = document.file_of(item.path), document.line(item.path)
+    return {"level": item.level, "file": file, "line": line, "about": item.about, "message": item.message}
+
+
+def _print(document: Document, item: Advice) -> None:
+    mark = "[yellow]warning[/]" if item.level == "warning" else "[cyan]advice[/]"
+    place = f"{document.file_of(item.path)}:{document.line(item.path)}"
+    text = f"{escape(place)}: {mark} {escape(item.about)}: {escape(item.message)}"
+    console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,30 @@
+"""Policies as commands read them: what does not load ends the command with its text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gated.cli.output import fail
+from gated.core.policy import Policy
+from gated.documents import Document, DocumentError
+from gated.shell.policies import load_document, read_document
+
+
+def document_of(path: Path) -> Document:
+    """A policy file, or a folder of them as one."""
+    try:
+        return read_document(path)
+    except DocumentError as error:
+        fail(_whole(error))
+
+
+def compiled(document: Document) -> Policy:
+    try:
+        return load_document(document)
+    except DocumentError as error:
+        fail(_whole(error))
+
+
+def _whole(error: DocumentError) -> str:
+    """Every mistake that was found, one a line."""
+    return "\n".join(map(str, (error, *error.others)))

@@ -1,0 +1,25 @@
+"""What `gated policy check` finds beyond load errors: rules that can never work, and rules that do less than they seem to.
+
+    lint(policy) -> list[Advice]      # each with its place in the document
+
+A *warning* is something that does not do what it was written for, or leaves a door open; *advice* is worth a thought.
+"""
+
+from __future__ import annotations
+
+from gated.core.lint.advice import Advice, Subject
+from gated.core.lint.agents import agents
+from gated.core.lint.lists import lists
+from gated.core.lint.machines import machines
+from gated.core.lint.people import people
+from gated.core.lint.rules import rules
+from gated.core.policy import Policy
+
+__all__ = ["Advice", "lint"]
+
+
+def lint(policy: Policy) -> list[Advice]:
+    """Every finding, part by part of the policy; what holds of several agents by a default is said once."""
+    subject = Subject(policy)
+    found = [*agents(subject), *lists(subject), *machines(subject), *rules(subject), *people(subject)]
+    return list(dict.fromkeys(found))

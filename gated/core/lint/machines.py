@@ -1,0 +1,115 @@
+"""Machines: what is wrong with them by themselves, and for the agents that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gated.core.lint.advice import Advice, Subject, may_call, may_meet
+from gated.core.order.lint import May, calls_to_terminal, distances, flaws
+from gated.core.order.machines import Machine, Transition
+from gated.core.policy import Profile
+from gated.strict_json import Path
+
+
+def machines(subject: Subject) -> Iterator[Advice]:
+    seen = set[str]()
+    for name, profile, stages in subject.profiles():
+        for machine in profile.machines.machines:
+            place = machine_place(subject, name, machine.name)
+            if machine.name not in seen:
+                yield from (Advice((*place, *path), f"machine `{machine.name}`: {message}") for path, message in flaws(machine))
+                yield from _keys(subject, place, machine)
+            seen.add(machine.name)
+            if "order" in stages:
+                yield from _agent(subject, name, profile, machine, stages)
+    for position, entry in enumerate(subject.policy.entry.machines):
+        if entry.name not in seen and subject.policy.agents:
+            yield Advice(("machines", position), f"machine `{entry.name}` is dead: no agent has it")
+
+
+def machine_place(subject: Subject, agent: str, name: str) -> Path:
+    for position, entry in enumerate(subject.policy.entry.machines):
+        if entry.name == name:
+            return ("machines", position)
+    place = subject.place(agent, "machines")
+    for position, item in enumerate(subject.setting(agent, "machines") or ()):
+        if isinstance(item, dict) and item.get("name") == name:
+            return (*place, position)
+    return place
+
+
+def _agent(subject: Subject, name: str, profile: Profile, machine: Machine, stages: dict[str, bool]) -> Iterator[Advice]:
+    where = ("agents", name)
+
+    def may(transition: Transition) -> bool:
+        tool = transition.on.exact_tool
+        return may_meet(profile, transition.on) if tool is None else may_call(profile, tool)
+
+    if not any(may(transition) for transition in machine.transitions):
+        if machine.transitions and not machine.entry.strict:
+            yield Advice(where, f"machine `{machine.name}` watches nothing that `{name}` may call", "advice")
+        return
+    yield from _unmet(where, machine, may)
+    yield from _ends(where, profile, machine, may, stages)
+
+
+def _unmet(where: Path, machine: Machine, may: May) -> Iterator[Advice]:
+    """Tools that the machine always refuses, since only tools the agent may not call lead where it lets them go on."""
+    whole, mine = distances(machine), distances(machine, may=may)
+    for index, transition in enumerate(machine.transitions):
+        if transition.action == "warn" or not may(transition) or _let_by_another(machine, transition, mine):
+            continue
+        wanted = [state for state in whole if transition.lists(state)]
+        if wanted and not any(state in mine for state in wanted):
+            leading = sorted({f"`{t.on.text}`" for t in machine.transitions if t.to in wanted and not may(t)})
+            yield Advice(
+                where,
+                f"machine `{machine.name}`: transition {index + 1} (`{transition.on.text}`) begins with {', '.join(leading)}, "
+                "which the agent is not allowed to call",
+            )
+
+
+def _let_by_another(machine: Machine, transition: Transition, mine: dict[str, int]) -> bool:
+    same = [other for other in machine.transitions if other.on.text == transition.on.text]
+    return any(other.lists(state) for other in same for state in mine)
+
+
+def _ends(where: Path, profile: Profile, machine: Machine, may: May, stages: dict[str, bool]) -> Iterator[Advice]:
+    """Budgets too small for the machine to reach a terminal state."""
+    steps = calls_to_terminal(machine)
+    if steps is None:
+        return
+    mine = distances(machine, may=may)
+    if not machine.terminal & mine.keys():
+        yield Advice(where, f"machine `{machine.name}` has no way to an end with the tools that the agent may call")
+        return
+    for limit, what in _limits(profile, stages):
+        if steps > limit:
+            yield Advice(where, f"machine `{machine.name}` needs {steps} calls to end, {what} is {limit}")
+    budget = profile.privilege.budget
+    if budget.max_total is not None and steps * profile.dcbf.per_call_microusd > budget.max_total:
+        yield Advice(where, f"machine `{machine.name}` needs {steps} calls to end, `max_total_cost_usd` does not pay for them")
+
+
+def _limits(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, str]]:
+    if "dfa" in stages:
+        yield profile.dfa.max_steps, "`max_steps`"
+    if "privilege" in stages and profile.privilege.budget.max_calls is not None:
+        yield profile.privilege.budget.max_calls, "`max_calls`"
+    if profile.ceilings.max_hops is not None:
+        yield profile.ceilings.max_hops, "`max_hops`"
+
+
+def _keys(subject: Subject, place: Path, machine: Machine) -> Iterator[Advice]:
+    """Key fields that the schema of a watched tool does not have."""
+    watched = dict.fromkeys(t.on.exact_tool for t in machine.transitions if t.on.exact_tool)
+    for field in machine.key.fields:
+        root = field.split(".")[0].split("[")[0]
+        for tool in watched:
+            schema = subject.schema(tool)
+            if schema is None or root in (schema.get("properties") or {}):
+                continue
+            closed = schema.get("additionalProperties") is False
+            if closed or schema.get("properties"):
+                message = f"machine `{machine.name}`: the key takes `{field}`, which the schema of `{tool}` does not have"
+                yield Advice((*place, "key"), message, "warning" if closed else "advice")

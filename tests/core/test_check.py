@@ -1,0 +1,275 @@
+"""Everything that `gated policy check` finds, each with its line; and a policy in which it finds nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gated.core.lint import lint
+from gated.core.policy import load
+from gated.documents import DocumentError, parse_document
+
+CLEAN = """\
+version: 1
+agents:
+  a:
+    owner: ana
+    allowed_tools: [Read, Write, pay]
+    forbidden_tools: ["Read(file_path ~ \\"*.key\\")"]
+    approval_required: [pay]
+    data_scope: {allowed_paths: [/workspace]}
+    resource_budget: {max_calls: 60}
+tools:
+  Read: {resources: {args: {file_path: path}}}
+  Write: {resources: {args: {file_path: path}}}
+  pay: {resources: {args: {"*": none}}}
+machines:
+  - name: rbw
+    key: "{file_path}"
+    initial: unread
+    terminal: [written]
+    transitions:
+      - {on: Read, from: "*", to: read}
+      - {on: Write, from: [read, written], to: written}
+contracts:
+  - {name: cap, on: pay, require: "args.amount <= 100"}
+approvals:
+  default: {approvers: [group:leads]}
+groups: {leads: [bob, cy]}
+"""
+
+
+def found(text: str) -> list[tuple[int, str, str]]:
+    """(line, level, message)."""
+    document = parse_document(text, file="p.yaml")
+    return [(document.line(item.path), item.level, item.message) for item in lint(load(document))]
+
+
+def test_a_sound_policy_has_no_findings() -> None:
+    assert found(CLEAN) == []
+
+
+# (what is written instead of what, the line, the level, words of the message)
+FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
+    "no agents": ([(CLEAN, "version: 1\n")], 1, "warning", "there are no agents"),
+    "observed policy": ([("version: 1", "version: 1\nmode: observe")], 2, "warning", "only observed"),
+    "observed stage": ([("    owner", "    modes: {dfa: observe}\n    owner")], 4, "advice", "stage dfa is only observed"),
+    "privilege off": ([("    owner", "    checks: [dfa]\n    owner")], 4, "warning", "the stage privilege is off"),
+    "deny-only": ([("[Read, Write, pay]", "[]")], 5, "warning", "a policy that only forbids allows nothing"),
+    "scope off": ([("{allowed_paths: [/workspace]}", "any")], 8, "warning", "switches the scope check off"),
+    "undeclared tool": ([('  pay: {resources: {args: {"*": none}}}\n', "")], 3, "warning", "`pay` declares no `resources`"),
+    "undeclared argument": (
+        [("  pay: {resources", "  pay: {schema: {properties: {to: {type: string}}}}\n  other: {resources")],
+        13,
+        "warning",
+        "declares no kind of `to`",
+    ),
+    "whole disk": ([("[/workspace]", "[/]")], 8, "warning", "the whole disk"),
+    "path in path": ([("[/workspace]", "[/workspace, /workspace/a]")], 8, "advice", "`/workspace` holds it"),
+    "no max_calls": ([("{max_calls: 60}", "{max_steps: 40}")], 9, "warning", "`resource_budget.max_calls` is absent"),
+    "budget of nothing": ([("{max_calls: 60}", "{max_calls: 0}")], 9, "warning", "a budget of 0"),
+    "steps beyond calls": ([("{max_calls: 60}", "{max_calls: 6, max_steps: 9}")], 9, "advice", "`max_steps: 9` never decides"),
+    "cost beyond total": (
+        [("{max_calls: 60}", "{max_calls: 60, max_cost_usd: 5, max_total_cost_usd: 2}")],
+        9,
+        "advice",
+        "it never decides",
+    ),
+    "allowed and forbidden": ([("[Read, Write, pay]", "[Read, Write, pay, Write]")], 5, "advice", "listed twice"),
+    "forbidden wins": ([('["Read(', '[WRITE, "Read(')], 5, "warning", "`Write` is dead: the tool is forbidden"),
+    "narrower than allowed": ([("[Read, Write, pay]", '[Read, Write, pay, "pay(x)"]')], 5, "advice", "`pay` is allowed with any"),
+    "nothing to forbid": ([('["Read(', '[Bash, "Read(')], 6, "advice", "nothing allowed to forbid"),
+    "nothing to ask for": (
+        [("approval_required: [pay]", "approval_required: [pay, wire]")],
+        7,
+        "warning",
+        "nothing allowed to ask",
+    ),
+    "positional glob": (
+        [
+            ("approval_required: [pay]", 'approval_required: ["pay(*eve*)"]'),
+            ("  pay: {", "  pay: {schema: {properties: {to: {}, amount: {type: integer}}}, "),
+        ],
+        7,
+        "advice",
+        "name the one that is meant",
+    ),
+    "tool nobody calls": ([("  Read: {", "  Bash: {}\n  Read: {")], 11, "advice", "no agent may call `Bash`"),
+    "no way to act": (
+        [("    owner", "    dfa: {remove: [[IDLE, PLANNING]]}\n    owner")],
+        4,
+        "warning",
+        "no path leads from IDLE to ACTING",
+    ),
+    "no way on": ([("    owner", "    dfa: {remove: [[OBSERVING, PLANNING]]}\n    owner")], 4, "warning", "OBSERVING to ACTING"),
+    "unreachable phase": (
+        [("    owner", "    dfa: {add: [[IDLE, ACTING]], remove: [[IDLE, PLANNING], [OBSERVING, PLANNING]]}\n    owner")],
+        4,
+        "warning",
+        "no run comes to PLANNING",
+    ),
+    "no such edge": ([("    owner", "    dfa: {remove: [[IDLE, ANSWERING]]}\n    owner")], 4, "warning", "to remove"),
+    "edge out of the end": ([("    owner", "    dfa: {add: [[ANSWERING, ACTING]]}\n    owner")], 4, "warning", "never taken"),
+    "rules of a stage that is off": (
+        [("    owner", "    dcbf: {power: 2}\n    checks: [privilege, dfa, order, contracts]\n    owner")],
+        4,
+        "warning",
+        "`dcbf` does nothing",
+    ),
+    "nothing to observe": (
+        [("    owner", "    modes: {dcbf: observe}\n    checks: [privilege, dfa, order, contracts]\n    owner")],
+        4,
+        "warning",
+        "nothing to observe",
+    ),
+    "unreachable state": (
+        [("from: [read, written]", "from: [read, lost]")],
+        21,
+        "warning",
+        "no way leads from `unread` to the state `lost`",
+    ),
+    "dead transition": ([("from: [read, written]", "from: lost")], 21, "warning", "can never fire"),
+    "endless machine": ([("from: [read, written]", "from: lost")], 18, "warning", "none of its terminal states can be reached"),
+    "dead end": (
+        [
+            ("      - {on: Write", "      - {on: pay, from: read, to: pit}\n      - {on: Write"),
+            ('from: "*"', "from: [unread, read]"),
+        ],
+        18,
+        "warning",
+        "no way leads from the state `pit` to a terminal one",
+    ),
+    "the agent's words": (
+        [
+            (
+                "from: [read, written], to: written}",
+                "from: [read, written], to: written, emit: {target: system, content: '{file_path}'}}",
+            )
+        ],
+        21,
+        "warning",
+        "puts `{file_path}`, which the agent chose, into its system prompt",
+    ),
+    "first tool not allowed": (
+        [("[Read, Write, pay]", "[Write, pay]")],
+        3,
+        "warning",
+        "begins with `Read`, which the agent is not",
+    ),
+    "first tool forbidden": ([('["Read(', '[Read, "Read(')], 3, "warning", "begins with `Read`, which the agent is not"),
+    "no end for this agent": ([("[Read, Write, pay]", "[Read, pay]")], 3, "warning", "has no way to an end with the tools"),
+    "calls too few": ([("{max_calls: 60}", "{max_calls: 1}")], 3, "warning", "needs 2 calls to end, `max_calls` is 1"),
+    "steps too few": (
+        [("{max_calls: 60}", "{max_calls: 60, max_steps: 1}")],
+        3,
+        "warning",
+        "needs 2 calls to end, `max_steps` is 1",
+    ),
+    "hops too few": ([("    owner", "    ceilings: {max_hops: 1}\n    owner")], 3, "warning", "`max_hops` is 1"),
+    "money too little": (
+        [("{max_calls: 60}", "{max_calls: 60, max_total_cost_usd: 0.01}")],
+        3,
+        "warning",
+        "does not pay for them",
+    ),
+    "machine nobody has": ([("    owner", "    machines: []\n    owner")], 16, "warning", "no agent has it"),
+    "machine of other tools": (
+        [("contracts:\n", "  - {name: m, initial: s, transitions: [{on: Bash, from: s, to: s}]}\ncontracts:\n")],
+        3,
+        "advice",
+        "watches nothing that `a` may call",
+    ),
+    "key no tool supplies": (
+        [("  Write: {resources", "  Write: {schema: {properties: {path: {}}, additionalProperties: false}, resources")],
+        16,
+        "warning",
+        "the key takes `file_path`, which the schema of `Write` does not have",
+    ),
+    "contract of nothing": ([("on: pay, require", "on: wire, require")], 23, "warning", "no agent may call what `wire` matches"),
+    "contract of a stage that is off": (
+        [("    owner", "    checks: [privilege, dfa, order]\n    owner")],
+        24,
+        "warning",
+        "does nothing",
+    ),
+    "contract that cannot be": ([('"args.amount <= 100"', "'\"900\" > 100'")], 23, "warning", "can never be evaluated"),
+    "observed contract": ([("on: pay, require", "on: pay, mode: observe, require")], 23, "advice", "only observed"),
+    "nobody answers in particular": (
+        [("{approvers: [group:leads]}", "{timeout: 5m}")],
+        25,
+        "warning",
+        "no `approvers` are named",
+    ),
+    "no approvals at all": (
+        [("approvals:\n  default: {approvers: [group:leads]}\ngroups: {leads: [bob, cy]}\n", "")],
+        1,
+        "warning",
+        "no `approvers`",
+    ),
+    "self approval": (
+        [("{approvers: [", "{self_approval: true, approvers: [")],
+        25,
+        "warning",
+        "may approve the call themselves",
+    ),
+    "too few people": ([("{approvers: [", "{quorum: 3, approvers: [")], 25, "warning", "2 people are named, 3 must answer"),
+    "only the owner": ([("leads: [bob, cy]", "leads: [ana]")], 25, "warning", "0 people are left, and 1 must answer"),
+    "empty group": ([("leads: [bob, cy]", "leads: []")], 26, "warning", "the group `leads` is empty"),
+    "unused group": ([("{leads:", "{others: [dee], leads:")], 26, "advice", "no rule names the group `others`"),
+    "rule for nothing": (
+        [("  default:", "  rules: [{on: wire, approvers: [user:bob]}]\n  default:")],
+        25,
+        "warning",
+        "no agent may call what `wire` matches",
+    ),
+    "rule behind another": (
+        [("  default:", "  rules: [{on: pay, approvers: [user:bob]}, {on: pay, approvers: [user:cy]}]\n  default:")],
+        25,
+        "warning",
+        "rule 1 comes first",
+    ),
+    "rule without people": (
+        [("  default: {approvers: [group:leads]}", "  rules: [{on: pay}]")],
+        25,
+        "warning",
+        "names no `approvers`",
+    ),
+    "nothing asks": (
+        [("    approval_required: [pay]\n", ""), ("  default:", "  rules: [{on: pay, approvers: [user:bob]}]\n  default:")],
+        23,
+        "warning",
+        "nothing in the policy asks",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_each_finding_with_its_line(name: str) -> None:
+    edits, line, level, words = FINDINGS[name]
+    text = CLEAN
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    matching = [item for item in found(text) if words in item[2]]
+    assert matching, found(text)
+    assert matching[0][:2] == (line, level), matching
+
+
+def test_a_finding_that_holds_by_a_default_is_said_once_and_where_the_default_stands() -> None:
+    defaults = "version: 1\ndefaults:\n  data_scope: any\n  resource_budget: {max_calls: 3}\n"
+    text = defaults + "agents:\n  a: {allowed_tools: [x]}\n  b: {allowed_tools: [x]}\n"
+    assert [(line, message) for line, _, message in found(text)] == [(3, "`data_scope: any` switches the scope check off")]
+
+
+@pytest.mark.parametrize(
+    ("tools", "line"),
+    [("", 4), ("tools:\n  x: {schema: {properties: {to: {type: string}}}}\n", 6)],
+)
+def test_strict_resources_makes_undeclared_arguments_an_error(tools: str, line: int) -> None:
+    text = f"version: 1\nstrict_resources: true\nagents:\n  a: {{allowed_tools: [x]}}\n{tools}"
+    with pytest.raises(DocumentError, match="`strict_resources` wants each declared") as caught:
+        load(parse_document(text, file="p.yaml"))
+    assert caught.value.line == line
+    load(parse_document(text.replace("true", "false"), file="p.yaml"))
+    load(parse_document(text.replace("[x]", "[x], data_scope: any"), file="p.yaml"))
+    if tools:
+        load(parse_document(text.replace("{schema:", "{resources: {args: {to: none}}, schema:"), file="p.yaml"))
