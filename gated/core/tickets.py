@@ -344,6 +344,17 @@ def may_answer(ticket: Ticket, person: str, at: int, groups: Groups) -> bool:
     return any(_may(rule, ticket, person, at, groups) for rule in ticket.rules)
 
 
+def concerned(rules: Sequence[AnswerRule], person: str, groups: Groups) -> bool:
+    """Whether a ticket of these rules is a person's to answer: now, at a later stage, or once it is escalated."""
+    for rule in rules:
+        if person in rule.excluded and not rule.self_approval:
+            continue
+        named = (*rule.approvers, *rule.escalate_to, *(name for stage in rule.stages for name in stage))
+        if rule.anyone or _in(named, person, groups):
+            return True
+    return False
+
+
 def satisfied(ticket: Ticket, groups: Groups) -> bool:
     """Whether the answers so far satisfy every rule of the ticket."""
     return all(_satisfied(rule, ticket, groups) for rule in ticket.rules)

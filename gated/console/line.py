@@ -1,0 +1,208 @@
+"""The console's lines to the bus: one of its own that only reads, and one for each person who is logged in, as that person.
+
+INVARIANT: an answer to a ticket leaves on the line of the person who gave it, so what the server's permissions let that line say
+is all that the console can say for them. A person's line is opened when they first answer and closed with their last session.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+import msgspec
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from gated import wire
+from gated.events import RunId, Sender, ThreadId
+from gated.shell.nats_client import SturdyClient
+from gated.shell.nats_config import inbox_prefix
+
+ANSWER_SECONDS: Final = 8.0
+ASK_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 5.0
+
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """The gate does not answer, or not so: why, in words for the person who waits."""
+
+
+class Passwords:
+    """A file in the form of `bus.json`: the URL of the bus, and passwords by login. Read anew each time."""
+
+    def __init__(self, path: Path, url: str | None = None) -> None:
+        self.path, self._url = path, url
+
+    async def options(self, login: str) -> tuple[str, dict[str, Any]] | None:
+        """The URL and the credentials of a login; None where the file has none. Raises `NoAnswer`."""
+        try:
+            held = json.loads(await anyio.Path(self.path).read_text())
+            url, users = self._url or str(held["url"]), held["users"]
+        except (OSError, ValueError, KeyError) as error:
+            raise NoAnswer(f"the passwords of the bus in `{self.path}` cannot be read: {error}") from error
+        if login not in users:
+            return None
+        role, _, name = login.partition(":")
+        return url, {"user": login, "password": users[login], "inbox_prefix": inbox_prefix(role, name)}
+
+
+class Told(Struct, frozen=True):
+    """What became of an answer: the ticket's state, or the code and reason of its refusal."""
+
+    state: str = ""
+    code: str = ""
+    reason: str = ""
+
+
+class Lines:
+    """Connections of the console. `tls` goes to the client as it is."""
+
+    def __init__(self, passwords: Passwords, prefix: str = wire.PREFIX, tls: Any = None) -> None:
+        self.prefix = prefix
+        self._passwords, self._tls = passwords, tls
+        self._own: Client | None = None
+        self._people: dict[str, _PersonLine] = {}
+        self._opening = anyio.Lock()
+
+    async def open(self, reconnected: Callable[[], None] = lambda: None) -> None:
+        """Open the console's own line. Raises `NoAnswer`."""
+        self._own = await self._connect("console", reconnected)
+
+    async def close(self) -> None:
+        for person in list(self._people):
+            await self.leave(person)
+        if self._own is not None:
+            await self._own.close()
+
+    async def _connect(self, login: str, reconnected: Callable[[], None] = lambda: None) -> Client:
+        found = await self._passwords.options(login)
+        if found is None:
+            raise NoAnswer(f"the bus has no user `{login}`")
+        url, options = found
+
+        async def again() -> None:
+            reconnected()
+
+        async def failed(error: Exception) -> None:
+            said[:] = [str(error)]
+
+        said: list[str] = []
+        client = SturdyClient()
+        try:
+            with anyio.fail_after(CONNECT_SECONDS):
+                await client.connect(
+                    url,
+                    name=f"gated console ({login})",
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=0.5,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
+                    ping_interval=5,
+                    max_outstanding_pings=2,
+                    reconnected_cb=again,
+                    error_cb=failed,
+                    **options,
+                    **({"tls": self._tls} if self._tls is not None else {}),
+                )
+        except (NatsError, OSError, TimeoutError) as error:
+            await client.close()
+            raise NoAnswer(f"no line to the bus as `{login}`: {''.join(said) or error or type(error).__name__}") from error
+        return client
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, verb: str, kind: type[T], **question: Any) -> T:
+        """What the gate answers to `gated.api.<verb>`. Raises `NoAnswer`."""
+        assert self._own is not None, "the line is opened first"
+        subject = f"{self.prefix}.api.{verb}"
+        try:
+            answer = await self._own.request(subject, msgspec.json.encode(question), timeout=ASK_SECONDS)
+        except (NatsError, TimeoutError) as error:
+            raise NoAnswer(f"the gate does not answer `{verb}`: {str(error) or type(error).__name__}") from error
+        if answer.headers and "Nats-Service-Error" in answer.headers:
+            raise NoAnswer(f"the gate does not answer `{verb}`: {answer.headers['Nats-Service-Error']}")
+        return msgspec.json.decode(answer.data, type=kind)
+
+    async def follow(self, what: str, hear: Callable[[Msg], Awaitable[None]]) -> None:
+        """Hear `tickets` or `events`, of every thread."""
+        assert self._own is not None, "the line is opened first"
+        await self._own.subscribe(f"{self.prefix}.{what}.>", cb=hear, pending_bytes_limit=256 * 1024 * 1024)
+        await self._own.flush()
+
+    # --- answering ---------------------------------------------------------------------------------------------------
+
+    async def may_speak(self, person: str) -> bool:
+        """Whether the bus has a user for a person."""
+        return await self._passwords.options(f"approver:{person}") is not None
+
+    async def answer(self, person: str, thread: str, run: str, said: wire.Resolution) -> Told:
+        """Give a person's answer, on their line, and wait for what became of it. Raises `NoAnswer`."""
+        line = await self._line(person)
+        return await line.say(ThreadId(thread), RunId(run), said)
+
+    async def _line(self, person: str) -> _PersonLine:
+        async with self._opening:
+            line = self._people.get(person)
+            if line is None:
+                line = _PersonLine(await self._connect(f"approver:{person}"), person, self.prefix)
+                await line.listen()
+                self._people[person] = line
+            return line
+
+    async def leave(self, person: str) -> None:
+        """Close a person's line."""
+        line = self._people.pop(person, None)
+        if line is not None:
+            with suppress(NatsError):
+                await line.client.close()
+
+
+class _PersonLine:
+    """A connection as one person; answers come back under the id of the message that they answer."""
+
+    def __init__(self, client: Client, person: str, prefix: str) -> None:
+        self.client, self._prefix = client, prefix
+        self._sender = Sender("approver", person)
+        self._waiting: dict[str, tuple[anyio.Event, list[Told]]] = {}
+
+    async def listen(self) -> None:
+        await self.client.subscribe(f"{self._prefix}.tickets.>", cb=self._hear)
+        await self.client.subscribe(f"{self._prefix}.out.*.*.approver.{self._sender.name}", cb=self._hear)
+        await self.client.flush()
+
+    async def _hear(self, message: Msg) -> None:
+        waiting = self._waiting.get((message.headers or {}).get(wire.RE, ""))
+        if waiting is None:
+            return
+        said = json.loads(message.data)
+        if said.get("type") == "refusal":
+            told = Told(code=said["code"], reason=said["reason"])
+        elif said.get("event") == "answered":
+            told = Told(state=said["state"])
+        else:
+            return  # a further ticket that the answer led to
+        waiting[1].append(told)
+        waiting[0].set()
+
+    async def say(self, thread: ThreadId, run: RunId, said: wire.Resolution) -> Told:
+        """Publish until it is answered: the same decision id is the same answer, however often it is said."""
+        subject = wire.in_subject(wire.Origin(thread, run, self._sender), self._prefix)
+        message_id = uuid.uuid4().hex
+        heard, told = self._waiting.setdefault(message_id, (anyio.Event(), []))
+        try:
+            with anyio.fail_after(ANSWER_SECONDS):
+                await self.client.publish(subject, wire.encode(said), headers={"Nats-Msg-Id": message_id, wire.RE: message_id})
+                await heard.wait()
+            return told[0]
+        except (NatsError, TimeoutError) as error:
+            why = str(error) or f"nothing was heard within {ANSWER_SECONDS:g}s"
+            raise NoAnswer(f"the gate did not say what became of the answer: {why}; look at the ticket again") from error
+        finally:
+            self._waiting.pop(message_id, None)

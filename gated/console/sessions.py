@@ -1,0 +1,122 @@
+"""Who is logged in, kept on the server: the browser holds a random name of its session and nothing else.
+
+INVARIANT: only a digest of that name is kept here. A session ends after an hour without use and twelve in all, with its person,
+and when the person's password changes. The console's restart ends all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from gated.console.people import Person
+
+IDLE: Final = 3600.0  # seconds
+WHOLE: Final = 12 * 3600.0
+ANONYMOUS: Final = 900.0
+MOST: Final = 5000  # sessions in memory, log-in pages that were never used among them
+SEEN: Final = 1000
+
+
+class Session:
+    """One browser. `person` is nobody until they have logged in."""
+
+    def __init__(self, now: float) -> None:
+        self.person: Person | None = None
+        self.csrf = secrets.token_urlsafe(32)
+        self.began = self.used = now
+        self.notices: list[tuple[str, str]] = []  # (kind, text) for the next page
+        self.draft: dict[str, Any] = {}  # what only the next step of something needs: an OIDC log-in, an edit
+        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def saw(self, ticket: str, digest: str) -> None:
+        """The person opened the full view of what a ticket asks."""
+        self._seen[ticket, digest] = None
+        while len(self._seen) > SEEN:
+            self._seen.popitem(last=False)
+
+    def has_seen(self, ticket: str, digest: str) -> bool:
+        return (ticket, digest) in self._seen
+
+    def tell(self, kind: str, text: str) -> None:
+        """Something to say on the next page: `done`, `no` or `note`."""
+        self.notices = [*self.notices[-4:], (kind, text)]
+
+    def told(self) -> list[tuple[str, str]]:
+        said, self.notices = self.notices, []
+        return said
+
+
+class Sessions:
+    """Sessions by the digest of their name. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+
+    def begin(self, person: Person | None = None) -> tuple[str, Session]:
+        """A new session and its name, which leaves only for the browser."""
+        name, session = secrets.token_urlsafe(32), Session(self._clock())
+        session.person = person
+        self._sessions[_digest(name)] = session
+        while len(self._sessions) > MOST:
+            self._sessions.popitem(last=False)
+        return name, session
+
+    def find(self, name: str | None) -> Session | None:
+        """The session of that name, unless it is over."""
+        key = _digest(name) if name else b""
+        session, now = self._sessions.get(key), self._clock()
+        if session is None:
+            return None
+        idle = IDLE if session.person is not None else ANONYMOUS
+        if now - session.used > idle or now - session.began > WHOLE:
+            del self._sessions[key]
+            return None
+        session.used = now
+        self._sessions.move_to_end(key)
+        return session
+
+    def end(self, name: str | None) -> None:
+        if name:
+            self._sessions.pop(_digest(name), None)
+
+    def of(self, person: str) -> int:
+        """How many sessions a person has."""
+        return sum(session.person is not None and session.person.name == person for session in self._sessions.values())
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "replace")).digest()
+
+
+class Attempts:
+    """Failed log-ins by name and by address: past `most` in `seconds` the next must wait."""
+
+    def __init__(self, clock: Callable[[], float], most: int = 5, seconds: float = 60.0) -> None:
+        self._clock, self._most, self._seconds = clock, most, seconds
+        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+
+    def wait(self, *keys: str) -> float:
+        """Seconds until another attempt is heard; 0: now."""
+        now = self._clock()
+        waits = [0.0]
+        for key in keys:
+            recent = [at for at in self._failed.get(key, ()) if now - at < self._seconds]
+            if len(recent) >= self._most:
+                waits.append(recent[-self._most] + self._seconds - now)
+        return max(waits)
+
+    def failed(self, *keys: str) -> None:
+        now = self._clock()
+        for key in keys:
+            self._failed[key] = [at for at in self._failed.get(key, ()) if now - at < self._seconds] + [now]
+            self._failed.move_to_end(key)
+        while len(self._failed) > MOST:
+            self._failed.popitem(last=False)
+
+    def succeeded(self, key: str) -> None:
+        self._failed.pop(key, None)
