@@ -7,13 +7,16 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from gated import canonical
+from gated.core.barriers.barrier import successor
+from gated.core.calls import call_of
 from gated.core.order.templates import escape_text
 from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
 from gated.core.stages import dcbf
 from gated.core.state import RunState, ThreadState
 from gated.core.tickets import Ticket
-from gated.events import Answer, AnswerRule, Ask, RunId, ThreadId
+from gated.core.verdicts import Plea
+from gated.events import Answer, AnswerRule, Ask, RunId, ThreadId, TicketCall
 from gated.wire import rfc3339
 
 PREVIEW = 240  # characters
@@ -64,6 +67,17 @@ def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) 
         opened_at=ticket.opened_at,
         expires_at=ticket.expires_at,
     )
+
+
+def barriers_after(state: ThreadState, run_id: RunId, policy: Policy, call: TicketCall) -> dict[str, tuple[float, float]]:
+    """Each barrier's value now, and if the call were admitted now."""
+    run = state.runs[run_id]
+    profile = policy.profile(run.agent)
+    now = barrier_state(profile, run, state.tally, state.at)
+    plea = Plea(call.call, call.tool, call.args, call.args_sha256, call.parent, call.cost_microusd, call.nesting, 0)
+    after = successor(now, call_of(policy, profile, plea), profile.dcbf.window)
+    values = dcbf.get_barrier_values(profile.dcbf, after)
+    return {name: (value, values[name]) for name, value in dcbf.get_barrier_values(profile.dcbf, now).items()}
 
 
 def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from collections import OrderedDict
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec import Struct
 
 from gated.console.line import Lines, NoAnswer
 from gated.core import policy as core
 from gated.core.fold import fold
+from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
 from gated.core.stages import dcbf
 from gated.core.state import ThreadState
@@ -23,7 +25,7 @@ from gated.documents import DocumentError
 from gated.events import Body, RunId, ThreadId
 
 KEPT: Final = 32  # threads that stay folded
-POLICIES: Final = 64
+RECORDS: Final = 50_000  # and their records in all
 BREATH: Final = 50  # records that are folded before others have their turn
 
 
@@ -46,7 +48,7 @@ class _PolicyText(Struct, frozen=True):
 
 
 class Policies:
-    """Compiled policies by digest, asked for once."""
+    """Compiled policies by digest, asked for once and kept: runs stay bound to old ones."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -60,8 +62,6 @@ class Policies:
                 made = core.load_text(bytes(found.text), file=f"policy {digest[:12]} of the gate")
             except DocumentError as error:
                 raise NoAnswer(f"the policy {digest[:12]} cannot be read by this version of the console: {error}") from error
-            while len(self.known) >= POLICIES:
-                self.known.pop(next(iter(self.known)))
             self.known[digest] = made
         return self.known[digest]
 
@@ -97,11 +97,14 @@ class Threads:
         """The thread as it is now; without records where the log has none of it. Raises `NoAnswer`."""
         lock, found = self._kept.setdefault(thread, (anyio.Lock(), Thread(ThreadId(thread))))
         self._kept.move_to_end(thread)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
         async with lock:
             await self._catch_up(found)
+        while len(self._kept) > 1 and (len(self._kept) > KEPT or self._records() > RECORDS):
+            self._kept.popitem(last=False)
         return found
+
+    def _records(self) -> int:
+        return sum(len(thread.bodies) for _, thread in self._kept.values())
 
     async def _catch_up(self, found: Thread) -> None:
         while True:
@@ -109,7 +112,7 @@ class Threads:
             for number, stored in enumerate(page.records):
                 await self._fold(found, stored)
                 if number % BREATH == BREATH - 1:
-                    await anyio.sleep(0)
+                    await anyio.lowlevel.checkpoint()
             if page.complete:
                 return
 
@@ -118,15 +121,12 @@ class Threads:
         for digest in policies_of(body):
             await self._policies.get(digest)
         known = self._policies.known
-        for run in found.state.runs.values():  # may have been pushed out meanwhile
-            if run.policy not in known:
-                await self._policies.get(run.policy)
         found.state = fold(known, found.state, body, stored.hash)
         found.bodies.append(body)
         run = found.state.runs.get(body.run)
         if run is not None:
-            rules = known[run.policy].profile(run.agent).dcbf
-            values = dcbf.get_barrier_values(rules, dcbf.Tallies(run.tally, found.state.tally))
+            profile = known[run.policy].profile(run.agent)
+            values = dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, found.state.tally, body.at))
             curve = found.curves.setdefault(body.run, [])
             if not curve or curve[-1].values != values:
                 curve.append(Moment(body.seq, body.at, values))

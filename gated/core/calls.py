@@ -275,7 +275,7 @@ def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
         state=turn.state,
         run_id=turn.run_id,
         run=run,
-        call=_call(policy, profile, plea),
+        call=call_of(policy, profile, plea),
         nested=_nested(turn, profile, plea),
         at=turn.at,
         touched=turn.writable(_touched(profile, plea)) if profile.ordered else NOTHING_TOUCHED,
@@ -298,7 +298,8 @@ def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
     return tuple(pipeline.Seat(i, runs[i], known[runs[i].policy].profile(runs[i].agent)) for i in above)
 
 
-def _call(policy: Policy, profile: Profile, plea: Plea) -> Call:
+def call_of(policy: Policy, profile: Profile, plea: Plea) -> Call:
+    """The call as the stages see it, with what its admission would take."""
     floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
     return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, plea.cost_microusd, floor, reserved, plea.scores)
 

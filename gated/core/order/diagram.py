@@ -7,6 +7,7 @@ Widths are reckoned from a monospaced font.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from html import escape
 from typing import Final, NamedTuple
 
@@ -120,8 +121,8 @@ def _width(labels: tuple[str, ...]) -> float:
 
 
 class _Drawing:
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, inside: str = "", now: Collection[str] = ()) -> None:
+        self.machine, self.inside, self.now = machine, inside, now
         self.parts: list[str] = []
         drawn = [Edge(e.source, e.target, tuple(_clean(label, LONGEST) for label in e.labels)) for e in edges(machine)]
         self.boxes = _boxes(machine, drawn)
@@ -173,15 +174,17 @@ class _Drawing:
             self._draw_box(box)
         height = self.bottom + 12
         self.width = max(self.width, 16 + CHAR * len(self._title()))
+        arrow = f"a{self.inside}"
         style = (
             "svg{color:#1f2933;background:#fff}@media(prefers-color-scheme:dark){svg{color:#e4e7eb;background:#14181d}}"
             ".n{fill:none;stroke:currentColor;stroke-width:1.2}.t{fill:currentColor}.q{opacity:.85}"
         )
+        sheet = "" if self.inside else f"<style>{style}</style>"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {self.width:.0f} {height:.0f}" '
             f'width="{self.width:.0f}" height="{height:.0f}" font-family="ui-monospace,Menlo,Consolas,monospace" font-size="11">'
-            f"<title>{escape(_clean(self.machine.name))}</title><style>{style}</style>"
-            '<defs><marker id="a" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            f"<title>{escape(_clean(self.machine.name))}</title>{sheet}"
+            f'<defs><marker id="{arrow}" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
             '<path class="t" d="M0 0L8 4L0 8z"/></marker></defs>'
             f"{_text(12, 22, (self._title(),), 'start')}{''.join(self.parts)}</svg>\n"
         )
@@ -236,7 +239,7 @@ class _Drawing:
         if box.state == self.machine.initial:
             self.parts.append(f'<circle class="t" cx="{x - 30:.1f}" cy="{y + 6:.1f}" r="4"/>')
             self._line(f"M{x - 26:.1f} {y + 6:.1f}H{x:.1f}")
-        self.parts.append(_rect(x, y, width, height, 9))
+        self.parts.append(_rect(x, y, width, height, 9, "n now" if box.state in self.now else "n"))
         if box.state in self.machine.terminal:
             self.parts.append(_rect(x + 3, y + 3, width - 6, height - 6, 6))
         self.parts.append(_text(box.x, box.y + 4, (box.name,)))
@@ -247,7 +250,7 @@ class _Drawing:
             self.parts.append(_text(box.x, y - 22, box.stays))
 
     def _line(self, path: str) -> None:
-        self.parts.append(f'<path class="n" d="{path}" marker-end="url(#a)"/>')
+        self.parts.append(f'<path class="n" d="{path}" marker-end="url(#a{self.inside})"/>')
 
 
 def _next(taken: dict[tuple[str, int], int], side: str, column: int) -> int:
@@ -279,8 +282,8 @@ def _short_of(x: float, y: float, to_x: float, to_y: float, radius: float) -> tu
     return x + (to_x - x) * share, y + (to_y - y) * share
 
 
-def _rect(x: float, y: float, width: float, height: float, round: int) -> str:
-    return f'<rect class="n" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round}"/>'
+def _rect(x: float, y: float, width: float, height: float, round: int, kind: str = "n") -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round}"/>'
 
 
 def _text(x: float, bottom: float, lines: tuple[str, ...], anchor: str = "middle") -> str:
@@ -295,3 +298,8 @@ def _text(x: float, bottom: float, lines: tuple[str, ...], anchor: str = "middle
 def svg(machine: Machine) -> str:
     """A drawing that stands alone, for light and dark pages."""
     return _Drawing(machine).draw()
+
+
+def inline_svg(machine: Machine, name: str, now: Collection[str] = ()) -> str:
+    """A drawing as a part of a page, which brings the style; `name` is an id on that page, `now` the states to mark."""
+    return _Drawing(machine, name, now).draw()

@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 MAX_RENDERED: Final = 200
 
 # Control, bidi, zero-width and otherwise invisible characters. A fixed table: str.isprintable differs between Pythons.
-_UNSAFE: Final = re.compile(
+UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -114,7 +114,7 @@ def _path(text: str, name: str, at: int) -> Path:
 
 def escape_text(text: str, limit: int = MAX_RENDERED) -> str:
     """Agent-supplied text for people: at most `limit` characters, control, bidi and zero-width ones written out."""
-    return _UNSAFE.sub(lambda match: _escaped(match.group()), text[:limit])
+    return UNSAFE.sub(lambda match: _escaped(match.group()), text[:limit])
 
 
 def _escaped(char: str) -> str:

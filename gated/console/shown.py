@@ -1,0 +1,207 @@
+"""Arguments as people read them: JSON with every character to be seen, exactly, and what is left out counted.
+
+INVARIANT: what comes out is HTML in which no text of an agent is markup, and no character is invisible or turns others around:
+control, bidi and zero-width characters are written as escapes. What is not the full view says how many bytes it hides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup, escape
+
+from gated import canonical
+from gated.core.order.templates import UNSAFE
+
+LONG: Final = 300  # characters of a string that the short view shows
+LINES: Final = 80  # lines that the short view shows
+DIFF_LINES: Final = 3000
+AROUND: Final = 160  # characters that a diff shows around a change in a long line
+
+
+class Shown(NamedTuple):
+    """Lines of HTML; `hidden` bytes of the `total` are not in them."""
+
+    lines: list[Markup]
+    hidden: int
+    total: int
+
+
+class _Token(NamedTuple):
+    kind: str  # class of its span: k(ey), s(tring), n(umber), l(iteral), p(unctuation)
+    text: str
+
+
+def show(value: Any, *, full: bool) -> Shown:
+    """The value line by line. In the short view long strings and many lines are cut."""
+    total = len(canonical.encode(value))
+    lines: list[Markup] = []
+    seen, cut = 0, False
+    for depth, tokens in _lines(value, 0, ""):
+        if not full and len(lines) == LINES:
+            cut = True
+            break
+        parts = [Markup("  " * depth)]
+        for token in tokens:
+            size = len(token.text.encode("utf-8", "replace"))
+            clipped = not full and token.kind in "sk" and len(token.text) > LONG
+            text = token.text[:LONG] if clipped else token.text
+            parts.append(_span(token.kind, text))
+            left = size - len(text.encode("utf-8", "replace"))
+            if clipped:
+                cut = True
+                parts.append(Markup('<span class="more">… {:,} bytes hidden</span>').format(left))
+            seen += size - left
+        lines.append(Markup("").join(parts))
+    hidden = max(1, total - seen) if cut else 0
+    return Shown(lines, hidden, total)
+
+
+def _lines(value: Any, depth: int, comma: str, key: str | None = None) -> Iterator[tuple[int, list[_Token]]]:
+    head = [] if key is None else [_Token("k", json.dumps(key, ensure_ascii=False)), _Token("p", ": ")]
+    if isinstance(value, dict | list) and value:
+        opening, closing = "{}" if isinstance(value, dict) else "[]"
+        yield depth, [*head, _Token("p", opening)]
+        items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
+        for number, (name, item) in enumerate(items, 1):
+            yield from _lines(item, depth + 1, "," if number < len(items) else "", name)
+        yield depth, [_Token("p", closing + comma)]
+        return
+    yield depth, [*head, _scalar(value), *([_Token("p", comma)] if comma else [])]
+
+
+def _scalar(value: Any) -> _Token:
+    if isinstance(value, str):
+        return _Token("s", json.dumps(value, ensure_ascii=False))
+    if isinstance(value, bool) or value is None:
+        return _Token("l", json.dumps(value))
+    if isinstance(value, float):
+        return _Token("n", canonical.number(value))
+    return _Token("n", json.dumps(value))
+
+
+def _span(kind: str, text: str) -> Markup:
+    if kind == "p":
+        return escape(text)
+    # each text is isolated, so that one that runs from right to left moves nothing beside it
+    return Markup('<bdi class="{}">{}</bdi>').format(kind, marked(text))
+
+
+def marked(text: str) -> Markup:
+    """Text with what cannot be seen written out and marked; line breaks of JSON break the line too."""
+    parts: list[Markup] = []
+    at = 0
+    for match in UNSAFE.finditer(text):
+        parts += [_broken(text[at : match.start()]), Markup('<span class="esc">{}</span>').format(code_of(match.group()))]
+        at = match.end()
+    parts.append(_broken(text[at:]))
+    return Markup("").join(parts)
+
+
+def _broken(text: str) -> Markup:
+    """`\\n` inside of a JSON string, followed by a break that is only to be seen."""
+    pieces = _unescaped_breaks(text)
+    return Markup('<span class="nl">\\n</span>\n').join(escape(piece) for piece in pieces)
+
+
+def _unescaped_breaks(text: str) -> list[str]:
+    pieces, start, at = list[str](), 0, 0
+    while (at := text.find("\\", at)) >= 0:
+        if text[at + 1 : at + 2] == "n":
+            pieces.append(text[start:at])
+            start = at + 2
+        at += 2
+    return [*pieces, text[start:]]
+
+
+def code_of(char: str) -> str:
+    """A character as JSON writes it in ASCII."""
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+
+
+def plain(text: str) -> Markup:
+    """A text of a person or an agent, as it is, with what cannot be seen written out; its line breaks kept."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return Markup("\n").join(
+        Markup("").join(
+            Markup('<span class="esc">{}</span>').format(code_of(part)) if UNSAFE.fullmatch(part) else escape(part)
+            for part in _parts(line)
+        )
+        for line in lines
+    )
+
+
+def _parts(line: str) -> Iterator[str]:
+    at = 0
+    for match in UNSAFE.finditer(line):
+        if match.start() > at:
+            yield line[at : match.start()]
+        yield match.group()
+        at = match.end()
+    if at < len(line):
+        yield line[at:]
+
+
+def editable(value: Any) -> str:
+    """JSON to be edited: what cannot be seen stands there as an escape, so that it means the same when it is read back."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return UNSAFE.sub(lambda match: match.group() if match.group() == "\n" else code_of(match.group()), text)
+
+
+# --- differences ---------------------------------------------------------------------------------------------------------
+
+
+class DiffLine(NamedTuple):
+    """`sign` is `+`, `-`, a space, or `…` for lines that are the same and left out."""
+
+    sign: str
+    text: Markup
+
+
+def diff(old: Any, new: Any) -> list[DiffLine]:
+    """What changes from one value to another, line by line, with three lines around each change."""
+    before, after = _text_lines(old), _text_lines(new)
+    if max(len(before), len(after)) > DIFF_LINES:
+        return [DiffLine("…", Markup("the values have too many lines to be compared here: open the full view"))]
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    found: list[DiffLine] = []
+    for number, group in enumerate(matcher.get_grouped_opcodes(3)):
+        if number or group[0][1] > 0:
+            found.append(DiffLine("…", Markup("")))
+        for tag, a1, a2, b1, b2 in group:
+            found += _hunk(tag, before[a1:a2], after[b1:b2])
+    return found
+
+
+def _text_lines(value: Any) -> list[str]:
+    return ["  " * depth + "".join(token.text for token in tokens) for depth, tokens in _lines(value, 0, "")]
+
+
+def _hunk(tag: str, before: list[str], after: list[str]) -> list[DiffLine]:
+    if tag == "equal":
+        return [DiffLine(" ", marked(_clip(line, 0, 0)[0])) for line in before]
+    pairs = list(zip(before, after, strict=False)) if len(before) == len(after) else []
+    if pairs:
+        return [DiffLine("-", _changed(a, b)) for a, b in pairs] + [DiffLine("+", _changed(b, a)) for a, b in pairs]
+    return [DiffLine("-", marked(line)) for line in before] + [DiffLine("+", marked(line)) for line in after]
+
+
+def _changed(line: str, other: str) -> Markup:
+    """A line, with what differs from its other version marked."""
+    start = next((n for n, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), min(len(line), len(other)))
+    same = 0
+    while same < min(len(line), len(other)) - start and line[-1 - same] == other[-1 - same]:
+        same += 1
+    end = len(line) - same
+    text, start, end = _clip(line, start, end)
+    return Markup("{}<mark>{}</mark>{}").format(marked(text[:start]), marked(text[start:end]), marked(text[end:]))
+
+
+def _clip(line: str, start: int, end: int) -> tuple[str, int, int]:
+    """A long line cut down around what changes in it; the change itself is always whole."""
+    first, last = max(0, start - AROUND), min(len(line), end + AROUND)
+    head, tail = ("…" if first else ""), ("…" if last < len(line) else "")
+    return head + line[first:last] + tail, start - first + len(head), end - first + len(head)
