@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "doctor": "daemon",
     "runs": "runs",
     "tickets": "tickets",
+    "console": "console",
+    "users": "users",
     "log": "logs",
     "replay": "logs",
     "verify": "verify",

@@ -6,7 +6,6 @@ After the line was lost, and every few minutes, everything is read again, so tha
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -27,9 +26,8 @@ AGAIN: Final = 300.0  # seconds until everything is read again
 RETRY: Final = 1.0
 GATHER: Final = 0.03  # seconds in which hints are gathered into one question
 BATCH: Final = 200
+PEOPLE: Final = 500  # whose lists are kept until something changes
 CLOSED: Final = 2000  # tickets whose end is remembered, for pages that are still open
-
-log = logging.getLogger("gated.console")
 
 
 class _Page(Struct):
@@ -54,7 +52,8 @@ class Board:
     def __init__(self, lines: Lines, policies: Policies, changed: Callable[[Change], None]) -> None:
         self._lines, self._policies, self._changed = lines, policies, changed
         self._open: dict[str, OpenTicket] = {}
-        self._sorted: list[OpenTicket] | None = None
+        self._version = 0
+        self._visible: dict[tuple[str, bool], tuple[int, list[OpenTicket]]] = {}
         self._closed: OrderedDict[str, Change] = OrderedDict()
         self._hinted: dict[str, None] = {}
         self._hint = anyio.Event()
@@ -132,13 +131,13 @@ class Board:
                 continue
             await self._policies.get(line.policy)
             self._open[line.ticket] = line
-            self._sorted = None
+            self._version += 1
             self._changed(Change(line.ticket, line.thread, line.run, "pending", line))
 
     def _close(self, ticket: str, thread: str, run: str, state: str) -> None:
         line = self._open.pop(ticket, None)
         self._hinted.pop(ticket, None)
-        self._sorted = None
+        self._version += 1
         change = Change(ticket, thread, run, state, line)
         self._closed[ticket] = change
         while len(self._closed) > CLOSED:
@@ -149,12 +148,18 @@ class Board:
 
     def visible(self, person: Person) -> list[OpenTicket]:
         """The open tickets that a person may see, the first to expire first."""
-        if self._sorted is None:
-            self._sorted = sorted(self._open.values(), key=lambda line: (line.expires_at, line.ticket))
-        if person.auditor:
-            return self._sorted
+        version, found = self._visible.get((person.name, person.auditor), (-1, []))
+        if version != self._version:
+            found = self._look(person)
+            if len(self._visible) > PEOPLE:
+                self._visible.clear()
+            self._visible[person.name, person.auditor] = (self._version, found)
+        return found
+
+    def _look(self, person: Person) -> list[OpenTicket]:
         known: dict[Any, bool] = {}
-        return [line for line in self._sorted if self._concerns(person, line, known)]
+        found = [line for line in self._open.values() if person.auditor or self._concerns(person, line, known)]
+        return sorted(found, key=lambda line: (line.expires_at, line.ticket))
 
     def sees(self, person: Person, line: OpenTicket) -> bool:
         return person.auditor or self._concerns(person, line, {})

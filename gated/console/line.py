@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated import wire
+from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
@@ -32,7 +33,7 @@ CONNECT_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class NoAnswer(Exception):
+class NoAnswer(GatedError):
     """The gate does not answer, or not so: why, in words for the person who waits."""
 
 

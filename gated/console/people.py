@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gated import ingress
+from gated.errors import GatedError
 
 SHORTEST: Final = 12
 LONGEST: Final = 1024
@@ -29,7 +30,7 @@ LONGEST: Final = 1024
 _HASHER: Final = PasswordHasher()
 
 
-class PeopleError(ValueError):
+class PeopleError(GatedError):
     """What is wrong with the file of people, or with what should go into it, and how to mend it."""
 
 
@@ -101,7 +102,7 @@ class People:
             if people.pop(name, None) is None:
                 raise PeopleError(f"there is no user `{name}`: the users are {', '.join(sorted(people)) or 'none'}")
 
-    def rename_hash(self, name: str, password: str) -> None:
+    def set_password(self, name: str, password: str) -> None:
         """Give a person another password."""
         with self._locked() as people:
             if name not in people:

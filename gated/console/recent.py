@@ -5,7 +5,6 @@ It is read from the end of the log at the start and follows the published record
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 import msgspec
+import structlog
 from msgspec import Struct
 from nats.aio.msg import Msg
 
@@ -42,7 +42,7 @@ TICKETS: Final = 5_000
 PER_TOOL: Final = 200
 RETRY: Final = 2.0
 
-log = logging.getLogger("gated.console")
+log = structlog.get_logger("gated.console")
 
 _BODY: Final = msgspec.json.Decoder(Body)
 
@@ -129,7 +129,7 @@ class Recent:
                     await self._feed(self._early.popleft())
                 self.ready = True
             except NoAnswer as error:
-                log.warning("cannot read back: %s", error)
+                log.warning("cannot read back", error=str(error))
                 await anyio.sleep(RETRY)
 
     async def _feed(self, body: Body) -> RunLine | None:

@@ -118,5 +118,8 @@ class Attempts:
         while len(self._failed) > MOST:
             self._failed.popitem(last=False)
 
-    def succeeded(self, key: str) -> None:
-        self._failed.pop(key, None)
+    def succeeded(self, name: str, address: str) -> None:
+        """The name starts anew; of the address only this attempt is taken back, since others use it too."""
+        self._failed.pop(name, None)
+        if self._failed.get(address):
+            self._failed[address].pop()

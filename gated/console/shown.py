@@ -39,25 +39,27 @@ def show(value: Any, *, full: bool) -> Shown:
     """The value line by line. In the short view long strings and many lines are cut."""
     total = len(canonical.encode(value))
     lines: list[Markup] = []
-    seen, cut = 0, False
+    told = clipped = 0
     for depth, tokens in _lines(value, 0, ""):
         if not full and len(lines) == LINES:
-            cut = True
             break
         parts = [Markup("  " * depth)]
         for token in tokens:
-            size = len(token.text.encode("utf-8", "replace"))
-            clipped = not full and token.kind in "sk" and len(token.text) > LONG
-            text = token.text[:LONG] if clipped else token.text
+            told += _size(token.text) - (token.text == ": ")  # the colon's space is ours
+            text = token.text if full or token.kind not in "sk" else token.text[:LONG]
             parts.append(_span(token.kind, text))
-            left = size - len(text.encode("utf-8", "replace"))
-            if clipped:
-                cut = True
+            if len(text) < len(token.text):
+                left = _size(token.text[LONG:])
+                clipped += left
                 parts.append(Markup('<span class="more">… {:,} bytes hidden</span>').format(left))
-            seen += size - left
         lines.append(Markup("").join(parts))
-    hidden = max(1, total - seen) if cut else 0
-    return Shown(lines, hidden, total)
+    else:
+        told = total
+    return Shown(lines, clipped + max(0, total - told), total)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def _lines(value: Any, depth: int, comma: str, key: str | None = None) -> Iterator[tuple[int, list[_Token]]]:
@@ -123,26 +125,34 @@ def code_of(char: str) -> str:
 
 
 def plain(text: str) -> Markup:
-    """A text of a person or an agent, as it is, with what cannot be seen written out; its line breaks kept."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return Markup("\n").join(
-        Markup("").join(
-            Markup('<span class="esc">{}</span>').format(code_of(part)) if UNSAFE.fullmatch(part) else escape(part)
-            for part in _parts(line)
-        )
-        for line in lines
+    """A text of a person or an agent, as it is, with what cannot be seen written out; its line breaks kept.
+
+    What stands in backticks, as in the gate's own reasons, is set as code.
+    """
+    pieces = text.replace("\r\n", "\n").split("`")
+    closed = len(pieces) - 1 if len(pieces) % 2 == 0 else len(pieces)
+    whole = pieces[:closed] + (["`" + pieces[closed]] if closed < len(pieces) else [])
+    return Markup("").join(
+        Markup("<code>{}</code>").format(_plain(piece)) if number % 2 and number < closed else _plain(piece)
+        for number, piece in enumerate(whole)
     )
 
 
+def _plain(text: str) -> Markup:
+    return Markup("\n").join(Markup("").join(map(_visible, _parts(line))) for line in text.split("\n"))
+
+
+def _visible(part: str) -> Markup:
+    return Markup('<span class="esc">{}</span>').format(code_of(part)) if UNSAFE.fullmatch(part) else escape(part)
+
+
 def _parts(line: str) -> Iterator[str]:
+    """A line cut where characters cannot be seen, those by themselves."""
     at = 0
     for match in UNSAFE.finditer(line):
-        if match.start() > at:
-            yield line[at : match.start()]
-        yield match.group()
+        yield from (piece for piece in (line[at : match.start()], match.group()) if piece)
         at = match.end()
-    if at < len(line):
-        yield line[at:]
+    yield line[at:]
 
 
 def editable(value: Any) -> str:

@@ -1,0 +1,82 @@
+"""`gated console`: the web page where people decide."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+import typer
+
+from gated import wire
+from gated.cli.output import fail, run_async, say
+from gated.console.line import Passwords
+from gated.console.people import People
+from gated.console.serve import HOST, Serving, is_loopback, running
+
+app = typer.Typer()
+
+Data = Annotated[Path, typer.Option(help="Folder of the gate that `gated up` runs.")]
+
+
+@app.command(epilog="Example: gated console --data .gated --port 8420")
+def console(
+    data: Data = Path(".gated"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = HOST,
+    port: Annotated[int | None, typer.Option(help="Port; 8420, or a free one where that is taken.")] = None,
+    origin: Annotated[str, typer.Option(help="How browsers reach it, behind a proxy: https://gate.example.")] = "",
+    users: Annotated[Path | None, typer.Option(help="File of users; users.json in the folder.")] = None,
+    nats_url: Annotated[str | None, typer.Option("--nats", help="URL of a NATS server of yours.")] = None,
+    bus: Annotated[Path | None, typer.Option(help="File of bus passwords by login; bus/bus.json in the folder.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificate that the NATS server's is signed with.")] = None,
+    prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
+    while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
+) -> None:
+    """Serve the console: open tickets, runs, and people's answers. `gated up` starts one by itself.
+
+    Add users with `gated users add`. Behind a proxy that terminates TLS give `--origin`.
+    """
+    serving = Serving(
+        people=People(users or data.absolute() / "users.json"),
+        passwords=Passwords(bus or data.absolute() / "bus" / "bus.json", nats_url),
+        host=host,
+        port=port,
+        origin=_origin(origin),
+        setup=secrets.token_urlsafe(24) if is_loopback(host) else "",
+        prefix=prefix,
+        tls=ssl.create_default_context(cafile=str(ca)) if ca is not None else None,
+    )
+    run_async(lambda: _console(serving, while_stdin))
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text and (parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/")):
+        fail(f"`{text}` is no origin: write one like `https://gate.example`")
+    return text.rstrip("/")
+
+
+async def _console(serving: Serving, while_stdin: bool) -> None:
+    if not is_loopback(serving.host) and not serving.people.all():
+        fail("nobody can log in yet, and the console is to listen beyond this machine: add a user first with `gated users add`")
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as heard:
+        async with running(serving) as desk:
+            first = "" if serving.people.all() else f"  first log-in {desk.settings.origin}/setup/{serving.setup}"
+            say(f"[bold]console[/]  {desk.settings.origin}{first}")
+            async with anyio.create_task_group() as tasks:
+                if while_stdin:
+                    tasks.start_soon(_until_stdin_ends, tasks.cancel_scope)
+                async for _ in heard:
+                    tasks.cancel_scope.cancel()
+
+
+async def _until_stdin_ends(scope: anyio.CancelScope) -> None:
+    """Whoever started the console holds the other end, so that it does not outlive them."""
+    await anyio.to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
+    scope.cancel()

@@ -1,0 +1,88 @@
+"""`gated users …`: who may log in to the console."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gated.cli.output import CANNOT, Json, fail, say, say_json, table
+from gated.console.people import People, PeopleError, Person, hash_of
+
+app = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
+
+Data = Annotated[Path, typer.Option(help="Folder of the gate; its users stand in users.json.")]
+Users = Annotated[Path | None, typer.Option("--users", help="The file of users, where it is not in the folder.")]
+Name = Annotated[str, typer.Argument(help="The user's name, which is that on the bus and in the policy's groups.")]
+Stdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
+
+
+def _people(data: Path, users: Path | None) -> People:
+    return People(users or data / "users.json")
+
+
+def _password(stdin: bool) -> str:
+    if stdin:
+        return sys.stdin.readline().rstrip("\n")
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
+@app.command("add", epilog="Example: gated users add ana")
+def add(
+    name: Name,
+    data: Data = Path(".gated"),
+    users: Users = None,
+    auditor: Annotated[bool, typer.Option(help="Sees every ticket and run, also those of others.")] = False,
+    oidc: Annotated[str, typer.Option(help="The value of the OIDC claim by which they are known; no password then.")] = "",
+    password_stdin: Stdin = False,
+) -> None:
+    """Add a user. What they may answer is the policy's to say: its groups name them as `user:NAME`."""
+    try:
+        found = _people(data, users)
+        if found.find(name) is not None:
+            raise PeopleError(f"there is a user `{name}` already: change the password with `gated users passwd`")
+        hash_ = "" if oidc else hash_of(_password(password_stdin))
+        found.put(Person(name, hash_, auditor, oidc), new=True)
+    except PeopleError as error:
+        fail(str(error))
+    say(f"user [bold]{name}[/] may log in" + (", and sees everything" if auditor else ""))
+
+
+@app.command("ls", epilog="Example: gated users ls")
+def ls(data: Data = Path(".gated"), users: Users = None, json_: Json = False) -> None:
+    """The users, and how they log in."""
+    try:
+        found = list(_people(data, users).all().values())
+    except PeopleError as error:
+        fail(str(error), CANNOT)
+    if json_:
+        say_json([{**msgspec.to_builtins(person), "hash": bool(person.hash)} for person in found])
+        return
+    rows = ((p.name, "password" if p.hash else f"OIDC {p.oidc}", "sees everything" if p.auditor else "") for p in found)
+    table(("name", "log-in", "auditor"), rows)
+
+
+@app.command("rm", epilog="Example: gated users rm ana")
+def rm(name: Name, data: Data = Path(".gated"), users: Users = None) -> None:
+    """Remove a user. Their sessions end at once."""
+    try:
+        _people(data, users).remove(name)
+    except PeopleError as error:
+        fail(str(error))
+    say(f"user [bold]{name}[/] is removed")
+
+
+@app.command("passwd", epilog="Example: gated users passwd ana")
+def passwd(name: Name, data: Data = Path(".gated"), users: Users = None, password_stdin: Stdin = False) -> None:
+    """Give a user another password. Their sessions end at once."""
+    try:
+        found = _people(data, users)
+        if found.find(name) is None:
+            raise PeopleError(f"there is no user `{name}`: add one with `gated users add`")
+        found.set_password(name, _password(password_stdin))
+    except PeopleError as error:
+        fail(str(error))
+    say(f"user [bold]{name}[/] has another password")

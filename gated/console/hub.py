@@ -1,0 +1,87 @@
+"""Open pages that hear of changes: what happened is gathered for a moment, filtered for the person, and sent as one event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import anyio
+
+from gated.console.board import Board, Change
+from gated.console.people import Person
+from gated.console.recent import Recent, RunLine
+
+GATHER: Final = 0.1  # seconds
+BEAT: Final = 15.0  # seconds without news after which a comment shows that the line is open
+MOST: Final = 1000  # tickets or runs in one event; with more the page reads its list again anyway
+
+
+class Listener:
+    """One open page of a person."""
+
+    def __init__(self, person: Person) -> None:
+        self.person = person
+        self.tickets: dict[str, Change] = {}
+        self.runs: dict[tuple[str, str], RunLine] = {}
+        self.news = anyio.Event()
+
+
+class Hub:
+    """`most` pages of one person may be open at a time; the oldest is let go then."""
+
+    def __init__(self, most: int = 20) -> None:
+        self._listeners: list[Listener] = []
+        self._most = most
+
+    def ticket(self, change: Change) -> None:
+        for listener in self._listeners:
+            listener.tickets[change.ticket] = change
+            listener.news.set()
+
+    def run(self, line: RunLine) -> None:
+        for listener in self._listeners:
+            listener.runs[line.thread, line.run] = line
+            listener.news.set()
+
+    async def listen(self, person: Person, board: Board, recent: Recent, still: Callable[[], bool]) -> AsyncIterator[str]:
+        """The events for one page, as text of an event stream, while `still` holds."""
+        listener = Listener(person)
+        self._listeners.append(listener)
+        own = [other for other in self._listeners if other.person.name == person.name]
+        for other in own[: max(0, len(own) - self._most)]:
+            self._listeners.remove(other)
+        try:
+            yield _event("hello", {"open": len(board.visible(person))})
+            while still() and listener in self._listeners:
+                with anyio.move_on_after(BEAT) as waited:
+                    await listener.news.wait()
+                if waited.cancelled_caught:
+                    yield ": still here\n\n"
+                    continue
+                await anyio.sleep(GATHER)
+                listener.news = anyio.Event()
+                for text in _news(listener, board, recent):
+                    yield text
+        finally:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+
+def _news(listener: Listener, board: Board, recent: Recent) -> list[str]:
+    """What the person may see of what happened."""
+    tickets, listener.tickets = listener.tickets, {}
+    runs, listener.runs = listener.runs, {}
+    person, found = listener.person, list[str]()
+    seen = [change for change in tickets.values() if change.line is not None and board.sees(person, change.line)]
+    if seen:
+        changed = {change.ticket: change.state for change in seen[-MOST:]}
+        found.append(_event("tickets", {"open": len(board.visible(person)), "changed": changed}))
+    visible = [line for line in runs.values() if recent.may_see_run(person, line.thread, line.run)]
+    if visible:
+        found.append(_event("runs", {"changed": [[line.thread, line.run, line.status] for line in visible[-MOST:]]}))
+    return found
+
+
+def _event(name: str, data: object) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

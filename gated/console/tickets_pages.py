@@ -1,0 +1,204 @@
+"""The pages of tickets: the list, and one ticket with all that deciding it needs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+import anyio.to_thread
+from msgspec import Struct
+from starlette.responses import Response
+
+from gated.console import shown
+from gated.console.desk import Visit
+from gated.console.runs_pages import WINDOW, curves, machines, of_run, page_of
+from gated.console.threads import Thread
+from gated.core import tickets
+from gated.core.policy import Policy
+from gated.core.state import RunState
+from gated.core.tickets import Ticket
+from gated.events import AnswerRule, CallDecided, IntentsReceived, RunId, TicketId, TicketOpened
+from gated.views import barriers_after
+
+LARGE: Final = 50_000  # bytes of arguments from which they are laid out in a thread
+
+
+class Case(Struct, frozen=True):
+    """A ticket that a person may see, with all that the console knows of it. `opened` still has the arguments."""
+
+    thread: Thread
+    run_id: RunId
+    run: RunState
+    policy: Policy
+    ticket: Ticket
+    opened: TicketOpened
+
+    @property
+    def path(self) -> str:
+        return f"/tickets/{self.thread.state.thread}/{self.run_id}/{self.ticket.id}"
+
+    @property
+    def groups(self) -> tickets.Groups:
+        return self.policy.approvals.groups
+
+    def decided(self) -> list[CallDecided]:
+        """Every verdict that speaks of the ticket, in order."""
+        bodies = self.thread.of(self.run_id)
+        return [d for b in bodies for d in b.decisions if isinstance(d, CallDecided) and d.ticket == self.ticket.id]
+
+    def asked(self) -> dict[str, Any] | None:
+        """What the agent asked for at first, where an edit has changed it."""
+        call = self.opened.calls[0].call
+        for body in self.thread.of(self.run_id) if self.ticket.edited else ():
+            if isinstance(body.observation, IntentsReceived):
+                for wanted in body.observation.calls:
+                    if wanted.id == call:
+                        return wanted.args
+        return None
+
+
+async def find(visit: Visit) -> Case | None:
+    """The ticket that the address names, if it is this person's to see."""
+    named = visit.request.path_params
+    thread = await visit.desk.threads.look(named["thread"])
+    run_id, id_ = RunId(named["run"]), TicketId(named["ticket"])
+    run = thread.state.runs.get(run_id)
+    ticket = None if run is None else run.tickets.get(id_)
+    if run is None or ticket is None:
+        return None
+    policy = await visit.desk.policies.get(run.policy)
+    person = visit.me
+    mine = tickets.concerned(ticket.rules, person.name, policy.approvals.groups)
+    if not (person.auditor or mine or any(answer.by == person.name for answer in ticket.answers)):
+        return None
+    every = [d for b in thread.of(run_id) for d in b.decisions if isinstance(d, TicketOpened) and d.ticket == id_]
+    return Case(thread, run_id, run, policy, ticket, every[-1]) if every else None
+
+
+# --- the list ------------------------------------------------------------------------------------------------------------
+
+
+async def listed(visit: Visit) -> Response:
+    return visit.show("tickets.html", **_list(visit))
+
+
+async def rows(visit: Visit) -> Response:
+    """Only the list, for a page that is open."""
+    return visit.show("ticket_rows.html", **_list(visit), whole=False)
+
+
+def _list(visit: Visit) -> dict[str, Any]:
+    board = visit.desk.board
+    found = board.visible(visit.me)
+    page = page_of(visit.request.query_params.get("page"), len(found))
+    window = found[page * WINDOW : (page + 1) * WINDOW]
+    pages = 1 + max(0, len(found) - 1) // WINDOW
+    return {"tickets": window, "total": len(found), "page": page, "pages": pages, "ready": board.ready}
+
+
+async def by_id(visit: Visit) -> Response:
+    """A ticket by its id alone, as notices name it."""
+    id_ = visit.request.path_params["ticket"]
+    place = visit.desk.board.find(id_) or visit.desk.board.ended(id_) or visit.desk.recent.tickets.get(id_)
+    return visit.lost() if place is None else visit.go(f"/tickets/{place.thread}/{place.run}/{id_}")
+
+
+# --- one ticket ----------------------------------------------------------------------------------------------------------
+
+
+async def ticket(visit: Visit) -> Response:
+    return await _ticket(visit, full=False)
+
+
+async def full(visit: Visit) -> Response:
+    """The ticket with every byte of its arguments: whoever opened it may approve."""
+    return await _ticket(visit, full=True)
+
+
+async def _ticket(visit: Visit, *, full: bool) -> Response:
+    case = await find(visit)
+    if case is None:
+        return visit.lost()
+    if full:
+        visit.here.saw(case.ticket.id, case.ticket.args_sha256)
+    return visit.show("ticket.html", **await _about(visit, case, full=full))
+
+
+async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
+    ticket, opened = case.ticket, case.opened
+    laid = [await lay_out(call.args, full=full) for call in opened.calls]
+    hidden = sum(item.hidden for item in laid)
+    pending = ticket.state == "pending"
+    after = barriers_after(case.thread.state, case.run_id, case.policy, opened.calls[0]) if pending and not ticket.atomic else {}
+    asked = case.asked()
+    decided = case.decided()
+    return {
+        **of_run(visit, case.thread, case.run_id, case.policy),
+        "case": case,
+        "ticket": ticket,
+        "calls": [{"call": call, "shown": item} for call, item in zip(opened.calls, laid, strict=True)],
+        "hidden": hidden,
+        "full": full,
+        "seen": not hidden or visit.here.has_seen(ticket.id, ticket.args_sha256),
+        "pending": pending,
+        "mine": pending and tickets.may_answer(ticket, visit.me.name, case.groups),
+        "answered": any(answer.by == visit.me.name for answer in ticket.answers),
+        "decision_id": uuid.uuid4().hex,
+        "rules": [rule_in_words(rule, ticket, case.groups) for rule in ticket.rules],
+        "findings": _findings(case, decided),
+        "final": next((d for d in reversed(decided) if d.decision != "suspend"), None),
+        "changes": shown.diff(asked, opened.calls[0].args) if asked is not None else [],
+        "curves": curves(case.thread, case.run_id, after),
+        "machines": machines(case.thread, case.run_id, case.policy),
+        "similar": visit.desk.recent.similar(visit.me, opened.calls[0].tool, case.run.agent, ticket.args_sha256, but=ticket.id),
+    }
+
+
+async def lay_out(value: Any, *, full: bool) -> shown.Shown:
+    """Arguments as lines; large ones are not laid out where all else waits for it."""
+    if full and len(str(value)) > LARGE:
+        return await anyio.to_thread.run_sync(lambda: shown.show(value, full=True))
+    return shown.show(value, full=full)
+
+
+def _findings(case: Case, decided: Sequence[CallDecided]) -> list[dict[str, Any]]:
+    """What every stage found, the asks first; of a batch, what its asks say."""
+    suspended = next((d for d in decided if d.decision == "suspend"), None)
+    if suspended is not None and suspended.findings and not case.ticket.atomic:
+        order = {"ask": 0, "deny": 1, "warn": 2}
+        return [
+            {"outcome": f.outcome, "stage": f.stage, "code": f.code, "reason": f.reason, "observed": not f.authoritative}
+            | {"about": [text for text in (f.machine, f.key, f.contract, f.pattern, f.resource) if text]}
+            for f in sorted(suspended.findings, key=lambda f: order[f.outcome])
+        ]
+    return [
+        {"outcome": "ask", "stage": a.stage, "code": a.code, "reason": a.reason, "observed": False}
+        | {"about": [text for text in (a.call, a.machine, a.key) if text]}
+        for a in case.ticket.asks
+    ]
+
+
+def rule_in_words(rule: AnswerRule, ticket: Ticket, groups: tickets.Groups) -> str:
+    """Who must answer, as a sentence."""
+
+    def people(names: Sequence[str]) -> str:
+        return " or ".join(_who(name, groups) for name in names)
+
+    if rule.stages:
+        told = "In turn: " + ", then ".join(f"one of {people(stage)}" for stage in rule.stages)
+    elif rule.anyone:
+        told = "Any approver" if rule.quorum == 1 else f"Any {rule.quorum} approvers"
+    else:
+        told = people(rule.approvers)
+        told = f"One of {told}" if rule.quorum == 1 else f"{rule.quorum} of {told}"
+    if rule.escalate_to:
+        told += f"; {'now' if ticket.escalated else 'later'} also {people(rule.escalate_to)}"
+    if rule.excluded:
+        told += ". Also their own calls" if rule.self_approval else f". Not {' or '.join(rule.excluded)}, whose call it is"
+    return told
+
+
+def _who(name: str, groups: tickets.Groups) -> str:
+    kind, _, who = name.partition(":")
+    return f"{who} ({', '.join(sorted(groups.get(who, ()))) or 'nobody'})" if kind == "group" else who
