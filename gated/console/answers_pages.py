@@ -124,7 +124,8 @@ def _schema(case: Case) -> Any:
 
 def _closed_to(visit: Visit, case: Case) -> Response | None:
     """Why this person cannot edit here, as the answer to the request."""
-    if case.ticket.state != "pending" or case.ticket.atomic or not tickets.may_answer(case.ticket, visit.me.name, case.groups):
+    mine = tickets.may_answer(case.ticket, visit.me.name, visit.now, case.groups)
+    if case.ticket.state != "pending" or case.ticket.atomic or not mine:
         visit.here.tell("no", "This ticket is not open for an edit of yours.")
         return visit.go(case.path)
     return _first_look(visit, case) if _unseen(visit, case) else None

@@ -82,6 +82,7 @@ class Visit:
 
     def __init__(self, desk: Desk, request: Request) -> None:
         self.desk, self.request = desk, request
+        self.now = time.time_ns() // 1000
         self.key = request.cookies.get(_cookie(desk))
         session = desk.sessions.find(self.key)
         if session is not None and session.person is not None and not desk.still(session):
@@ -123,7 +124,7 @@ class Visit:
             theme=theme if theme in ("light", "dark") else "",
             open_tickets=len(self.desk.board.visible(self.person)) if self.person is not None else 0,
             trouble=self.desk.board.trouble if self.person is not None else "",
-            now=time.time_ns() // 1000,
+            now=self.now,
             **values,
         )
         return HTMLResponse(text, status_code=status)

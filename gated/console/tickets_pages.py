@@ -142,7 +142,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "full": full,
         "seen": not hidden or visit.here.has_seen(ticket.id, ticket.args_sha256),
         "pending": pending,
-        "mine": pending and tickets.may_answer(ticket, visit.me.name, case.groups),
+        "mine": pending and tickets.may_answer(ticket, visit.me.name, visit.now, case.groups),
         "answered": any(answer.by == visit.me.name for answer in ticket.answers),
         "decision_id": uuid.uuid4().hex,
         "rules": [rule_in_words(rule, ticket, case.groups) for rule in ticket.rules],
