@@ -1,18 +1,21 @@
-"""What a policy's barriers only name: Python functions of installed packages.
+"""What a policy's barriers only name: Python functions of installed packages, and learned models in ONNX files.
 
 A package offers a function under the entry point group `gated.barriers`; only those that a policy names are ever imported.
 The package and its version are written into the policy as it is recorded (`provided_by`), so that its digest stands for the
-code that decided, and a log is never replayed with another version without saying so.
+code that decided, and a log is never replayed with another version without saying so. A model's weights are written into
+it whole, for the same reason: replaying needs neither the file nor a library that reads it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path as FilePath
 from typing import Any, Final, NoReturn
 
 from gated.documents import Document, DocumentError
+from gated.shell.onnx_files import ModelError, read_model
 
 GROUP: Final = "gated.barriers"
 Path = tuple[str | int, ...]
@@ -30,7 +33,24 @@ def complete(document: Document) -> tuple[Document, Functions]:
         name = barrier.get("python")
         if isinstance(name, str):
             functions[name], barrier["provided_by"] = _at(document, (*path, "python"), name, barrier.get("provided_by"))
+        neural = barrier.get("neural")
+        if isinstance(neural, dict) and isinstance(neural.get("model"), str) and "layers" not in neural:
+            _inline(document, (*path, "neural", "model"), neural)
     return Document(data, document.file, document.place), functions
+
+
+def _inline(document: Document, path: Path, neural: dict[str, Any]) -> None:
+    """Write what a model's file holds into the policy. The file lies beside the policy's."""
+    file = FilePath(document.file_of(path)).parent / neural["model"]
+    try:
+        model = read_model(file)
+        if neural.get("sha256", model.sha256) != model.sha256:
+            raise ModelError(f"`{file}` has the SHA-256 {model.sha256}, not the one that `sha256` wants")
+        if model.features and tuple(neural.get("features", model.features)) != model.features:
+            raise ModelError(f"`{file}` was made for the features {', '.join(model.features)}")
+    except ModelError as error:
+        raise DocumentError(document.file_of(path), document.line(path), str(error)) from error
+    neural |= {"layers": model.layers, "sha256": model.sha256, "features": list(neural.get("features", model.features))}
 
 
 def stored_functions(data: Any, *, lenient: bool) -> Functions:
@@ -93,14 +113,17 @@ def _at(document: Document, path: Path, name: str, wanted: object) -> tuple[Call
 
 
 def _barriers(data: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every entry of every `dcbf.barriers`, whatever else the document is."""
+    """Every entry of every `dcbf.barriers`, and `dcbf` itself for its `neural`, whatever else the document is."""
     agents = data.get("agents") if isinstance(data, dict) else None
     places: list[tuple[Path, Any]] = [(("defaults",), data.get("defaults") if isinstance(data, dict) else None)]
     places += [(("agents", name), agent) for name, agent in agents.items()] if isinstance(agents, dict) else []
     for path, agent in places:
-        barriers: Any = agent
-        for key in ("dcbf", "barriers"):
-            barriers = barriers.get(key) if isinstance(barriers, Mapping) else None
+        rules = agent.get("dcbf") if isinstance(agent, dict) else None
+        if not isinstance(rules, dict):
+            continue
+        if "neural" in rules:
+            yield (*path, "dcbf"), rules
+        barriers = rules.get("barriers")
         for name, barrier in barriers.items() if isinstance(barriers, dict) else ():
             if isinstance(barrier, dict):
                 yield (*path, "dcbf", "barriers", name), barrier

@@ -55,8 +55,30 @@ class CounterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     budget: Amount
 
 
+class LayerEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """activation(weights x + bias): one row of weights and one bias for each of its outputs. `slope`: of leaky_relu."""
+
+    weights: tuple[tuple[Amount, ...], ...]
+    bias: tuple[Amount, ...]
+    activation: Literal["none", "relu", "leaky_relu", "tanh", "sigmoid"] = "none"
+    slope: Amount = 0.01
+
+
+class NeuralEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A learned barrier: `model` is an ONNX file beside the policy.
+
+    What the file holds is written into the policy as it is recorded (`layers`, and `features` where the policy names none), so
+    that its digest stands for the weights and a replay needs no file. `sha256` is what the file must be.
+    """
+
+    model: str
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    features: tuple[str, ...] = ()
+    layers: tuple[LayerEntry, ...] = ()
+
+
 class BarrierEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An added barrier, of exactly one kind: `counter`, `expr` or `python`.
+    """An added barrier, of exactly one kind: `counter`, `expr`, `python` or `neural`.
 
     `margin` is subtracted from its value; `weight` counts in the composite only. `python` names an entry point of the group
     `gated.barriers`, called with the run and `params`; `provided_by` is the package and version that must offer it, filled
@@ -66,6 +88,7 @@ class BarrierEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     counter: CounterEntry | None = None
     expr: str | None = None
     python: str | None = None
+    neural: NeuralEntry | None = None
     params: dict[str, Any] = {}
     provided_by: str | None = None
     weight: Share = 1.0
@@ -82,5 +105,6 @@ class DcbfEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     resource: ResourceEntry = ResourceEntry()
     scope: DriftEntry = DriftEntry()
     stability: StabilityEntry = StabilityEntry()
+    neural: NeuralEntry | None = None  # short for a barrier of this name
     remove: tuple[str, ...] = ()
     barriers: dict[str, BarrierEntry] = {}

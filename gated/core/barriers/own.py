@@ -12,13 +12,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin
-from gated.core.barriers.entries import BarrierEntry
+from gated.core.barriers.entries import BarrierEntry, NeuralEntry
+from gated.core.barriers.network import Network
 from gated.core.barriers.standard import counter
 from gated.core.expressions import ExpressionError
 from gated.core.history import Tally
 from gated.core.runview import View, compile_barrier
 
-KINDS: Final = ("counter", "expr", "python")
+KINDS: Final = ("counter", "expr", "python", "neural")
 Functions = Mapping[str, Callable[..., Any]]
 
 
@@ -35,6 +36,8 @@ def own(name: str, entry: BarrierEntry, functions: Functions) -> Barrier:
         return counter(name, entry, entry.counter)
     if entry.python is not None:
         return _function(name, entry, entry.python, functions)
+    if entry.neural is not None:
+        return neural(name, entry, entry.neural)
     return _expression(name, entry, entry.expr or "")
 
 
@@ -62,6 +65,26 @@ def _function(name: str, entry: BarrierEntry, wanted: str, functions: Functions)
             raise BarrierError(f"the barrier `{wanted}` wanted to exit") from error
 
     return _of_view(name, entry, value, recent=True)
+
+
+def neural(name: str, entry: BarrierEntry, rule: NeuralEntry) -> Barrier:
+    """A learned barrier. Raises `BarrierError`."""
+    if not rule.layers:
+        raise BarrierError(f"the model `{rule.model}` was not read", "neural", "model")
+    try:
+        network = Network(rule.features, rule.layers)
+    except ValueError as error:
+        raise BarrierError(f"the model `{rule.model}`: {error}", "neural") from error
+    return of_network(name, entry, network)
+
+
+def of_network(name: str, entry: BarrierEntry, network: Network) -> Barrier:
+    margin, thread = fine_margin(entry.margin), entry.scope == "thread"
+
+    def value(state: BarrierState) -> int:
+        return fine(network.value(network.read(state, thread))) - margin
+
+    return Barrier(name, value, never_clear, FINE, thread, float(entry.weight), sees=True, recent=True)
 
 
 def _of_view(name: str, entry: BarrierEntry, function: Callable[[View], object], recent: bool) -> Barrier:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gated.core.barriers.barrier import Barrier, BarrierError, BarrierState, as_number, exact, successor
-from gated.core.barriers.entries import DEFAULT_NAMES, DcbfEntry
-from gated.core.barriers.own import Functions, own
+from gated.core.barriers.entries import DEFAULT_NAMES, BarrierEntry, DcbfEntry
+from gated.core.barriers.own import Functions, neural, own
 from gated.core.barriers.standard import standard
 from gated.core.call import Call
 from gated.core.history import Tally
@@ -57,6 +57,8 @@ def compile_dcbf(
             known = ", ".join(DEFAULT_NAMES)
             raise BarrierError(f"there is no barrier `{name}` to remove: it is one of {known}", "remove")
         barriers.pop(name, None)
+    if entry.neural is not None:
+        barriers["neural"] = neural("neural", BarrierEntry(), entry.neural)
     for name, added in entry.barriers.items():
         try:
             barriers[name] = own(name, added, functions)
