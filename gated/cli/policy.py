@@ -19,6 +19,7 @@ from gated.cli.explain import explain_call
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
 from gated.cli.reading import compiled, document_of
 from gated.cli.suggest import suggest_policy
+from gated.cli.train_barrier import train_barrier
 from gated.core.order.diagram import mermaid, svg
 from gated.core.order.patterns import PatternError, compile_pattern
 from gated.core.policy import PolicyEntry
@@ -29,6 +30,9 @@ from gated.shell.policies import load_document, read_document
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
 
 app.command("barriers", epilog="Example: gated policy barriers --log .gated/log.db --svg barriers.svg")(barriers)
+app.command("train-barrier", epilog="Example: gated policy train-barrier --log .gated/log.db --agent mailer --out calm.onnx")(
+    train_barrier
+)
 
 PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
 

@@ -74,6 +74,7 @@ class Asked(Struct, frozen=True):
     agent: str
     seq: int
     decision: Decided
+    stage: str | None
     rules: dcbf.DcbfRules
     state: BarrierState
     call: Call
@@ -96,13 +97,13 @@ class Recorded:
     """Feed it the records of a log in order, or of some threads, each whole.
 
     With `policy` its barriers are computed instead of those that the runs were bound to; agents that it does not have
-    are left out and named in `strangers`.
+    are left out and named in `strangers`. `whole`: states hold a view of the run whether a barrier reads it or not.
     """
 
-    def __init__(self, known: Mapping[str, Policy], policy: Policy | None = None) -> None:
+    def __init__(self, known: Mapping[str, Policy], policy: Policy | None = None, *, whole: bool = False) -> None:
         window = 0 if policy is None else policy.window
         self._known = {digest: replace(p, window=max(p.window, window)) for digest, p in known.items()}
-        self._policy = policy
+        self._policy, self._whole = policy, whole
         self._states: dict[ThreadId, ThreadState] = {}
         self._estimates: dict[tuple[ThreadId, RunId, CallId], int] = {}
         self.curves: dict[tuple[ThreadId, RunId], Curve] = {}
@@ -150,8 +151,8 @@ class Recorded:
         if decision.admission is not None:
             reserved = decision.admission.reserved_microusd
         call = Call(decision.call, decision.tool, {}, decision.args_sha256, None, estimate, floor, reserved)
-        seen = barrier_state(profile, run, state.tally, body.at)
-        yield Asked(body.thread, body.run, run.agent, body.seq, decision.decision, profile.dcbf, seen, call)
+        seen = barrier_state(profile, run, state.tally, body.at, whole=self._whole)
+        yield Asked(body.thread, body.run, run.agent, body.seq, decision.decision, decision.stage, profile.dcbf, seen, call)
 
     def _sample(self, state: ThreadState, body: Body, call: CallId | None) -> None:
         for run_id in (body.run, *ancestors(self._known, state, body.run)):

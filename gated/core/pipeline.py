@@ -140,13 +140,16 @@ def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
     return found
 
 
-def barrier_state(profile: Profile, run: RunState, thread: Tally, at: int) -> BarrierState:
-    """What the barriers of a run's agent are computed from; `thread` is the tally of its thread, `at` in µs."""
+def barrier_state(profile: Profile, run: RunState, thread: Tally, at: int, *, whole: bool = False) -> BarrierState:
+    """What the barriers of a run's agent are computed from; `thread` is the tally of its thread, `at` in µs.
+
+    `whole`: with a view of the run, whether a barrier reads it or not.
+    """
     rules = profile.dcbf
-    if not rules.seeing:
+    if not rules.seeing and not whole:
         return BarrierState(run.tally, thread)
     view = contract_view(profile, run, at)
-    return BarrierState(run.tally, thread, replace(view, recent=_newest(run)) if rules.recent else view)
+    return BarrierState(run.tally, thread, replace(view, recent=_newest(run)) if rules.recent or whole else view)
 
 
 def _newest(run: RunState) -> tuple[tuple[str, str, str], ...]:
