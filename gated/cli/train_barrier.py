@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.logs import progressed
-from gated.cli.output import NO, Json, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, table
 from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train
@@ -20,6 +20,7 @@ from gated.shell.log.open import open_log, policies_of
 from gated.shell.onnx_files import ModelError, write_model
 
 SHOWN = 20
+MAX_WIDTH = 64
 
 
 def train_barrier(
@@ -43,7 +44,7 @@ def train_barrier(
     for safe.
     """
     try:
-        plan = Plan(_words(features), tuple(int(width) for width in _words(hidden)), rounds, seed, holdout)
+        plan = Plan(_words(features), _widths(hidden), rounds, seed, holdout)
         signs = Signs.read(unsafe or ["denied", "failed"])
     except ValueError as error:
         fail(str(error))
@@ -71,6 +72,13 @@ def train_barrier(
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    words = _words(text)
+    if not all(word.isdecimal() and 0 < int(word) <= MAX_WIDTH for word in words):
+        raise ValueError(f"`--hidden {text}` is not a list of widths from 1 to {MAX_WIDTH}")
+    return tuple(map(int, words))
 
 
 async def _recorded(name: str, agent: str | None) -> tuple[list[Asked], dict[tuple[str, str], str]]:
@@ -105,7 +113,7 @@ def _print(trained: Trained, out: Path, digest: str) -> None:
     say(f"{len(trained.features)} features: {escape(', '.join(trained.features))}")
     say(f"fitted in {trained.fitted.rounds} rounds, loss {trained.fitted.loss:.3g}")
     if trained.contradictions:
-        say(f"[yellow]{trained.contradictions} states are safe in one place and unsafe in another[/], as far as these features show")
+        say(f"[yellow]{trained.contradictions} states are both safe and unsafe[/], as far as these features show")
     report = trained.invariance
     say(f"held-out safe calls: {report['total_checks']} checked, {report['violations']} would be refused")
     for item in trained.refused[:SHOWN]:
@@ -119,7 +127,9 @@ def _print(trained: Trained, out: Path, digest: str) -> None:
         say(f"[red]not written[/]: {trained.why}")
     else:
         say(f"[green]wrote[/] {escape(str(out))}; in the policy:")
-        say(f"  dcbf: {{neural: {{model: {escape(out.name)}, sha256: {digest}}}}}")
+        console.print(
+            f"  dcbf: {{neural: {{model: {out.name}, sha256: {digest}}}}}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _json(trained: Trained, out: Path, digest: str) -> dict[str, Any]:

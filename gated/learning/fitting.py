@@ -8,6 +8,7 @@ network on the same machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct
@@ -47,14 +48,13 @@ def fit(data: Data, hidden: Sequence[int], kappa: float, rounds: int, seed: int)
     blocks = [(block - mean) / std for block in (safe, unsafe, steps[:, :width], steps[:, width:])]
     rows, sizes = np.concatenate(blocks), np.cumsum([len(block) for block in blocks])[:-1]
     net = _Net(np, [width, *hidden, 1], seed)
-    loss = number = 0
-    for number in range(1, rounds + 1):
-        values = net.forward(rows)
-        loss, slope = _loss(np, np.split(values, sizes), kappa)
-        if loss == 0:
-            break
+    loss, slope = _loss(np, np.split(net.forward(rows), sizes), kappa)
+    taken = 0
+    while loss > 0 and taken < rounds:
         net.step(slope)
-    return Fitted(net.layers(mean, std), float(loss), number)
+        taken += 1
+        loss, slope = _loss(np, np.split(net.forward(rows), sizes), kappa)
+    return Fitted(net.layers(mean, std), loss, taken)
 
 
 def _unique(np: Any, rows: Sequence[Sequence[float]]) -> Any:
@@ -78,7 +78,7 @@ class _Net:
         draw = np.random.default_rng(seed)
         self._np, self._time = np, 0
         self._params: list[Any] = []
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in pairwise(widths):
             self._params += [draw.normal(size=(b, a)) * np.sqrt(2.0 / a), np.zeros(b)]
         self._first = [np.zeros_like(p) for p in self._params]
         self._second = [np.zeros_like(p) for p in self._params]

@@ -105,7 +105,9 @@ def _enough(learning: Sequence[Example], holding: Sequence[Example]) -> None:
         safe, unsafe = _counted(some)
         if not safe or not unsafe:
             lacking = "safe" if not safe else "unsafe"
-            raise TooLittle(f"there is no {lacking} state among the runs {what}: {len(learning) + len(holding)} calls are too few")
+            raise TooLittle(
+                f"there is no {lacking} state among the runs {what}: {len(learning) + len(holding)} calls are too few"
+            )
 
 
 def _counted(some: Sequence[Example]) -> tuple[int, int]:
