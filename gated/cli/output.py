@@ -49,12 +49,14 @@ def fail(message: str, status: int = CANNOT) -> NoReturn:
     raise typer.Exit(status)
 
 
-def run_async(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a command's coroutine; an error that is for people ends it with its text."""
+def run_async(work: Callable[[], Coroutine[Any, Any, Any]], pass_on: type[GatedError] | None = None) -> Any:
+    """Run a command's coroutine; an error that is for people ends it with its text, unless it is one to `pass_on`."""
     try:
         return anyio.run(work)
     except BaseException as error:
         leaves = _leaves(error)
+        if pass_on is not None and isinstance(leaves[0], pass_on):
+            raise leaves[0] from None
         if not all(isinstance(leaf, GatedError) for leaf in leaves):
             raise
         fail("; ".join(dict.fromkeys(str(leaf) for leaf in leaves)))

@@ -3,139 +3,206 @@
 from __future__ import annotations
 
 import json
-import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
-import nats
 import typer
-from nats.errors import Error as NatsError
 from rich.markup import escape
 
-from gated import wire
-from gated.cli.daemon import ask
-from gated.cli.output import NO, Json, fail, run_async, say, say_json, table
-from gated.core.order.templates import escape_text
-from gated.events import RunId, Sender, ThreadId
-from gated.shell.nats_config import inbox_prefix
-from gated.wire import Origin
+from gated.cli import ticket_text
+from gated.cli.desk import Desk, DeskError, Line, Whereabouts, sit_down
+from gated.cli.output import CANNOT, NO, Json, console, fail, run_async, say, say_json
+from gated.cli.watch import watch as watch_tickets
 
 app = typer.Typer(help="Calls that wait for people.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="Folder of the running gate.")]
 TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]
-By = Annotated[str, typer.Option("--as", help="The approver that you are.")]
+By = Annotated[str, typer.Option("--as", envvar="GATED_APPROVER", help="The approver that you are.")]
 Note = Annotated[str, typer.Option(help="A note for the log and the agent.")]
+Nats = Annotated[
+    str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
+]
+User = Annotated[str | None, typer.Option(envvar="GATED_NATS_USER", help="Your user there; else `approver:` and your name.")]
+Password = Annotated[str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")]
+Creds = Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")]
 
-ANSWER_SECONDS = 5.0
+
+def _where(by: str, data: Path, nats: str | None, user: str | None, password: str | None, creds: Path | None) -> Whereabouts:
+    if nats is not None and creds is None and user is None:
+        user = f"approver:{by}"
+    return Whereabouts(by, data, nats, user, password, creds)
 
 
-@app.command("ls", epilog="Example: gated tickets ls")
-def ls(data: Data = Path(".gated"), json_: Json = False) -> None:
+def _at_desk(where: Whereabouts, work: Callable[[Desk], Awaitable[Any]], *, stay: bool = False) -> Any:
+    async def sit() -> Any:
+        async with sit_down(where, stay=stay) as desk:
+            return await work(desk)
+
+    try:
+        return run_async(sit, pass_on=DeskError)
+    except DeskError as error:
+        fail(str(error), CANNOT if error.absent else NO)
+
+
+@app.command("ls", epilog="Example: gated tickets ls --json | jq '.[].ticket'")
+def ls(
+    by: By = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
     """The open tickets, oldest first."""
-    found = run_async(lambda: ask(data, "tickets.list", {}))
+    found = _at_desk(_where(by, data, nats, user, password, creds), lambda desk: desk.tickets())
     if json_:
         say_json(found)
-        return
-    rows = ((t["ticket"], t["agent"], t["tool"], t["expires_at"][:19], "; ".join(a["reason"] for a in t["asks"])) for t in found)
-    table(("ticket", "agent", "tool", "expires", "why"), rows)
+    elif found:
+        console.print(ticket_text.listing(found))
+    else:
+        say("no tickets wait")
 
 
 @app.command("show", epilog="Example: gated tickets show t0123456789")
-def show(ticket: TicketArgument, data: Data = Path(".gated"), json_: Json = False) -> None:
+def show(
+    ticket: TicketArgument,
+    by: By = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
     """One ticket: every argument in full, and why it is asked."""
-    found = run_async(lambda: _find(data, ticket))
+    found = _at_desk(_where(by, data, nats, user, password, creds), lambda desk: _find(desk, ticket))
     if json_:
         say_json(found)
         return
-    say(f"[bold]{found['ticket']}[/] agent {escape(found['agent'])} run {escape(found['run'])} until {found['expires_at']}")
-    for asked in found["asks"]:
-        say(f"[yellow]asks[/] {escape(asked['stage'])} {escape(asked['code'])}: {escape(asked['reason'])}")
-    for call in found["calls"]:
-        text = json.dumps(call["args"], indent=2, ensure_ascii=False)
-        say(f"{escape(call['tool'])}  {call['args_sha256']}")
-        say("\n".join(escape(escape_text(line, len(line))) for line in text.splitlines()))
-
-
-async def _find(data: Path, ticket: str) -> dict[str, Any]:
-    for found in await ask(data, "tickets.list", {}):
-        if found["ticket"] == ticket:
-            return dict(found)
-    fail(f"no ticket `{ticket}` is open", NO)
+    for line in ticket_text.whole(found):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 @app.command("approve", epilog="Example: gated tickets approve t0123456789 --as ana --note 'seen the invoice'")
-def approve(ticket: TicketArgument, by: By = "local", note: Note = "", data: Data = Path(".gated")) -> None:
+def approve(
+    ticket: TicketArgument,
+    by: By = "local",
+    note: Note = "",
+    args: Annotated[str | None, typer.Option(help="Edit: run with these arguments instead, a JSON object.")] = None,
+    result: Annotated[str | None, typer.Option(help="Answer for the tool: its result, as JSON. It does not run then.")] = None,
+    remember: Annotated[
+        str, typer.Option(help="`once`, `call` (the same arguments), or a pattern like 'refund(amount <= 20)'.")
+    ] = "once",
+    for_: Annotated[str, typer.Option("--for", help="Where a remembered pattern holds: `run` or `thread`.")] = "run",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
     """Let the call run, once, with exactly the arguments that the ticket shows."""
-    run_async(lambda: _answer(data, ticket, by, "approve", note))
+    more: dict[str, Any] = {"note": note}
+    if args is not None:
+        more["args"] = _json(args, "--args")
+    if result is not None:
+        more["result"] = _json(result, "--result")
+    if remember != "once":
+        more["remember"] = "call" if remember == "call" else {"pattern": remember, "for": for_}
+    where = _where(by, data, nats, user, password, creds)
+    _answer(where, ticket, "approve", more, json_=json_)
 
 
 @app.command("reject", epilog="Example: gated tickets reject t0123456789 --as ana --note 'no receipt'")
-def reject(ticket: TicketArgument, by: By = "local", note: Note = "", data: Data = Path(".gated")) -> None:
+def reject(
+    ticket: TicketArgument,
+    by: By = "local",
+    note: Note = "",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
     """Refuse the call; the agent is told, with the note."""
-    run_async(lambda: _answer(data, ticket, by, "reject", note))
+    _answer(_where(by, data, nats, user, password, creds), ticket, "reject", {"note": note}, json_=json_)
 
 
-async def _answer(data: Path, ticket: str, by: str, decision: str, note: str) -> None:
-    found = await _find(data, ticket)
-    message_id = uuid.uuid4().hex
-    said = {
-        "type": "resolution",
-        "ticket": ticket,
-        "decision": decision,
-        "decision_id": message_id,
-        "args_sha256": found["args_sha256"],
-        "note": note,
-    }
-    answer = await _say_and_hear(data, by, found, message_id, json.dumps(said).encode())
-    if answer.get("type") == "refusal":
-        fail(f"{answer['code']}: {answer['reason']}", NO)
-    say(f"ticket {ticket} is [bold]{answer['state']}[/]")
-
-
-async def _say_and_hear(data: Path, by: str, found: dict[str, Any], message_id: str, message: bytes) -> dict[str, Any]:
-    """Publish a resolution and wait for the gate's word on it."""
-    bus = json.loads(await anyio.Path(data / "bus" / "bus.json").read_text())
-    login = f"approver:{by}"
-    if login not in bus["users"]:
-        fail(f"`{by}` is no approver of this gate: its groups name {', '.join(_approvers(bus)) or 'nobody'}")
-    client = await nats.connect(
-        bus["url"], user=login, password=bus["users"][login], inbox_prefix=inbox_prefix("approver", by), allow_reconnect=False
-    )
-    try:
-        heard = [
-            await client.subscribe(subject) for subject in (f"{wire.PREFIX}.tickets.>", f"{wire.PREFIX}.out.*.*.approver.{by}")
-        ]
-        await client.flush()
-        origin = Origin(ThreadId(found["thread"]), RunId(found["run"]), Sender("approver", by))
-        await client.publish(wire.in_subject(origin), message, headers={"Nats-Msg-Id": message_id})
-        return await _first_answer(heard, message_id)
-    except (NatsError, TimeoutError) as error:
-        fail(f"the gate did not answer: {error or type(error).__name__}", NO)
-    finally:
-        await client.close()
-
-
-async def _first_answer(heard: list[Any], message_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
-
-    async def listen(subscription: Any, scope: anyio.CancelScope) -> None:
-        async for message in subscription.messages:
-            said = json.loads(message.data)
-            if message.headers and message.headers.get(wire.RE) == message_id and said.get("event") in ("answered", None):
-                found.append(said)
-                scope.cancel()
-                return
-
-    with anyio.move_on_after(ANSWER_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            for subscription in heard:
-                tasks.start_soon(listen, subscription, tasks.cancel_scope)
+@app.command("forget", epilog="Example: gated tickets forget t0123456789-call --run r1")
+def forget(
+    remembered: Annotated[str, typer.Argument(help="What was remembered; without it, all that the run remembers.")] = "",
+    run: Annotated[str, typer.Option(help="A run that it holds in.")] = ...,  # type: ignore[assignment]
+    thread: Annotated[str | None, typer.Option(help="The run's thread, where it is not the run itself.")] = None,
+    by: By = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
+    """Withdraw an approval that was remembered, or list what is."""
+    where = _where(by, data, nats, user, password, creds)
+    if remembered:
+        _at_desk(where, lambda desk: desk.forget(thread or run, run, remembered))
+        say_json({"forgotten": remembered}) if json_ else say(f"[bold]{escape(remembered)}[/] is forgotten")
+        return
+    found = _at_desk(where, lambda desk: desk.run(thread or run, run))["remembered"]
+    if json_:
+        say_json(found)
+        return
+    for item in found:
+        say(f"[bold]{escape(item['id'])}[/]  {escape(item['text'])}")
     if not found:
-        raise TimeoutError(f"nothing within {ANSWER_SECONDS:g}s")
-    return found[0]
+        say(f"run {escape(run)} remembers nothing")
 
 
-def _approvers(bus: dict[str, Any]) -> list[str]:
-    return [login.removeprefix("approver:") for login in bus["users"] if login.startswith("approver:")]
+@app.command("watch", epilog="Example: gated tickets watch --as ana")
+def watch(
+    by: By = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    user: User = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line: what waits, then what happens.")] = False,
+) -> None:
+    """The open tickets live, and answering them by key. Without a terminal, a line for everything that happens."""
+    _at_desk(_where(by, data, nats, user, password, creds), lambda desk: watch_tickets(desk, json_lines=json_), stay=True)
+
+
+async def _find(desk: Desk, ticket: str) -> Line:
+    found = await desk.ticket(ticket)
+    if found is None:
+        raise DeskError(f"no ticket `{ticket}` is open")
+    return found
+
+
+def _answer(where: Whereabouts, ticket: str, decision: str, more: dict[str, Any], *, json_: bool) -> None:
+    async def work(desk: Desk) -> dict[str, Any]:
+        line = await desk.line(ticket)
+        if line is None:
+            raise DeskError(f"no ticket `{ticket}` is open")
+        return await desk.resolve(line, decision, **more)
+
+    said = _at_desk(where, work)
+    refused = said.get("type") == "refusal"
+    if json_:
+        say_json(said)
+    elif refused:
+        fail(f"{said['code']}: {said['reason']}", NO)
+    else:
+        say(f"ticket {escape(ticket)} is [bold]{escape(said['state'])}[/]")
+    if refused:
+        raise typer.Exit(NO)
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        fail(f"`{option}` is not JSON: {error}")

@@ -1,0 +1,162 @@
+"""What `gated tickets watch` shows and what its keys do, without a terminal and without a gate: keys in, wishes and a screen out.
+
+INVARIANT: a ticket is approved only from its own page, so with its arguments in full before the person's eyes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from gated.cli import ticket_text
+
+Line = dict[str, Any]
+
+LIST_HELP: Final = "↑↓ choose   enter show   a approve   r reject   q quit"
+PAGE_HELP: Final = "a approve   r reject   ↑↓ scroll   esc back   q quit"
+NOTE_HELP: Final = "enter reject   esc go back"
+_CONSOLE: Final = Console()  # wrapping needs one; nothing is printed on it
+
+
+class Wish(NamedTuple):
+    """What the person wants done: a ticket opened in full, answered, or the end."""
+
+    kind: Literal["open", "approve", "reject", "quit"]
+    line: Line
+    note: str = ""
+
+
+class Board:
+    """`lines` are the open tickets, `page` the one that is shown in full, `note` what is being typed."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        self.lines: dict[str, Line] = {}
+        self.page: Line | None = None
+        self.note: str | None = None
+        self.message = ""
+        self.chosen: str | None = None
+        self.scroll = 0
+        self._rows = 24
+
+    # --- what waits --------------------------------------------------------------------------------------------------
+
+    def put(self, line: Line) -> None:
+        self.lines[line["ticket"]] = line
+
+    def drop(self, ticket: str, why: str) -> None:
+        """A ticket that is no longer open; whoever looks at it is told."""
+        order = list(self.lines)
+        if self.lines.pop(ticket, None) is None:
+            return
+        if self.chosen == ticket:
+            at = order.index(ticket)
+            self.chosen = next(iter([*order[at + 1 :], *reversed(order[:at])]), None)
+        if self.page is not None and self.page["ticket"] == ticket:
+            self.page, self.note = None, None
+        self.message = f"{ticket} {why}"
+
+    def selected(self) -> Line | None:
+        if self.chosen not in self.lines:
+            self.chosen = next(iter(self.lines), None)
+        return None if self.chosen is None else self.lines[self.chosen]
+
+    # --- keys --------------------------------------------------------------------------------------------------------
+
+    def press(self, key: str) -> Wish | None:
+        """`key` is a character, or `up`, `down`, `pageup`, `pagedown`, `enter`, `escape`, `backspace`."""
+        if self.note is not None:
+            return self._type(key)
+        self.message = ""
+        if key == "q":
+            return Wish("quit", {})
+        return self._on_list(key) if self.page is None else self._on_page(key, self.page)
+
+    def _on_list(self, key: str) -> Wish | None:
+        line = self.selected()
+        if line is None:
+            return None
+        order = list(self.lines)
+        at = order.index(line["ticket"])
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10}
+        if key in steps:
+            self.chosen = order[min(max(at + steps[key], 0), len(order) - 1)]
+        elif key in ("enter", "a"):
+            return Wish("open", line)
+        elif key == "r":
+            self.note = ""
+        return None
+
+    def _on_page(self, key: str, page: Line) -> Wish | None:
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": 4 - self._rows, "pagedown": self._rows - 4}
+        if key in steps:
+            self.scroll = max(0, self.scroll + steps[key])
+        elif key in ("escape", "backspace"):
+            self.page = None
+        elif key == "a":
+            return Wish("approve", page)
+        elif key == "r":
+            self.note = ""
+        return None
+
+    def _type(self, key: str) -> Wish | None:
+        assert self.note is not None
+        if key == "escape":
+            self.note = None
+        elif key == "backspace":
+            self.note = self.note[:-1]
+        elif key == "enter":
+            note, self.note = self.note, None
+            line = self.page or self.selected()
+            return None if line is None else Wish("reject", line, note)
+        elif len(key) == 1 and key.isprintable() and len(self.note) < 1000:
+            self.note += key
+        return None
+
+    def show(self, line: Line) -> None:
+        """A ticket in full, as it was asked for."""
+        self.page, self.scroll = line, 0
+
+    # --- the screen --------------------------------------------------------------------------------------------------
+
+    def screen(self, width: int, rows: int) -> RenderableType:
+        self._rows = rows
+        count = len(self.lines)
+        waits = "no tickets wait" if count == 0 else "1 ticket waits" if count == 1 else f"{count} tickets wait"
+        head = Text.assemble((waits, "bold"), (f"   you are {self.by}", "dim"))
+        return Group(head, Text(""), *self._middle(width, rows - 5), Text(""), *self._foot(width))
+
+    def _middle(self, width: int, room: int) -> list[RenderableType]:
+        return self._list(width, room) if self.page is None else self._page(self.page, width, room)
+
+    def _list(self, width: int, room: int) -> list[RenderableType]:
+        line = self.selected()
+        if line is None:
+            return [Text("what an agent must ask for appears here", style="dim")]
+        order = list(self.lines)
+        at = order.index(line["ticket"])
+        first = max(0, min(at - room // 2, len(order) - room + 1))
+        shown = [self.lines[ticket] for ticket in order[first : first + room - 1]]
+        return [ticket_text.listing(shown, selected=at - first, width=width)]
+
+    def _page(self, page: Line, width: int, room: int) -> list[RenderableType]:
+        wrapped: list[Text] = []
+        for line in ticket_text.whole(page):
+            text = Text.from_markup(line)
+            wrapped += text.wrap(_CONSOLE, width) if text.plain else [text]
+        self.scroll = min(self.scroll, max(0, len(wrapped) - room))
+        shown = wrapped[self.scroll : self.scroll + room]
+        below = len(wrapped) - self.scroll - len(shown)
+        if below > 0:
+            shown[-1] = Text(f"… {below + 1} more lines", style="dim")
+        return [*shown]
+
+    def _foot(self, width: int) -> list[RenderableType]:
+        if self.note is not None:
+            typed = self.note[-max(10, width - 20) :]
+            return [Text.assemble(("why reject? ", "bold"), typed, ("▏", "blink")), Text(NOTE_HELP, style="dim")]
+        help_text = LIST_HELP if self.page is None else PAGE_HELP
+        return [Text.from_markup(escape(self.message), style="yellow", overflow="ellipsis"), Text(help_text, style="dim")]

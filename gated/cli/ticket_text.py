@@ -1,0 +1,139 @@
+"""Tickets as a terminal shows them. What agents wrote is text: escaped, never markup, and nothing of it hidden silently."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gated.core.order.templates import escape_text
+
+Line = dict[str, Any]
+
+UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
+NAME: Final = 30  # characters that a tool's name may take in a list
+SHORT: Final = 76  # characters of JSON that stay on one line
+
+
+def listing(lines: Sequence[Line], *, selected: int | None = None, width: int | None = None) -> Table:
+    """A line a ticket. With `selected`, for a person at the keyboard: without the ids that commands need."""
+    ids = selected is None
+    drawn = Table(box=None, pad_edge=False, header_style="bold", expand=True, width=width, show_edge=False)
+    longest = max((len(line["ticket"]) for line in lines), default=0) if ids else 1
+    names = min(16, max((len(line["agent"]) for line in lines), default=0))
+    drawn.add_column("ticket" if ids else " ", no_wrap=True, width=longest)
+    drawn.add_column("left", justify="right", no_wrap=True, width=4)
+    drawn.add_column("agent", no_wrap=True, width=max(names, 5), overflow="ellipsis")
+    drawn.add_column("call", no_wrap=True, overflow="ellipsis", ratio=3)
+    drawn.add_column("why", no_wrap=True, overflow="ellipsis", ratio=2)
+    for number, line in enumerate(lines):
+        chosen = number == selected
+        style = "reverse" if chosen else ""
+        mark = line["ticket"] if ids else (">" if chosen else " ")
+        drawn.add_row(mark, time_left(line), _plain(line["agent"]), _call(line), _plain(why(line)), style=style)
+    return drawn
+
+
+def time_left(line: Line) -> Text:
+    """Until the ticket expires: `42s`, `14m`, `3h`; red once it is about to."""
+    seconds = max(0, int(datetime.fromisoformat(line["expires_at"]).timestamp() - time.time()))
+    unit, size = next(((unit, size) for unit, size in UNITS if seconds >= size), ("s", 1))
+    return Text(f"{seconds // size}{unit}", style="bold red" if line["soon"] else "")
+
+
+def why(line: Line) -> str:
+    """Who has approved so far, and the reasons."""
+    reasons = "; ".join(ask["reason"] for ask in line["asks"])
+    names = ", ".join(answer["by"] for answer in line["answers"])
+    return f"({names} approved) {reasons}" if names else reasons
+
+
+def whole(line: Line) -> list[str]:
+    """A ticket with all that is needed to answer it, as lines of markup."""
+    head = f"[bold]{escape(line['ticket'])}[/]  agent {_safe(line['agent'])}  run {_safe(line['run'])}"
+    if line["thread"] != line["run"]:
+        head += f"  thread {_safe(line['thread'])}"
+    lines = [head, f"opened {_second(line['opened_at'])}  expires {_second(line['expires_at'])}  {who(line)}"]
+    if line.get("task"):
+        lines.append(f"task  {_safe(line['task'])}")
+    lines += [f"[yellow]asks[/]  {_safe(a['code'])}: {_safe(a['reason'])}" for a in line["asks"]]
+    for answer in line["answers"]:
+        note = f": {_safe(answer['note'])}" if answer.get("note") else ""
+        lines.append(f"[green]{_safe(answer['by'])}[/] {_safe(answer['decision'])}d at {_second(answer['at'])}{note}")
+    if line.get("history"):
+        done = ", ".join(f"{tool} x{count}" for tool, count in sorted(line["history"].items()))
+        lines.append(f"allowed so far in this run  {_safe(done)}")
+    for call in line.get("calls", ()) if isinstance(line.get("calls"), list) else ():
+        lines += ["", f"[bold]{_safe(call['tool'])}[/]  [dim]{call['args_sha256']}[/]", *_arguments(call["args"])]
+    return lines
+
+
+def who(line: Line) -> str:
+    """Who may answer, in words."""
+    return "; ".join(dict.fromkeys(_rule(rule, escalated=line["escalated"]) for rule in line["rules"]))
+
+
+def _rule(rule: dict[str, Any], *, escalated: bool) -> str:
+    names = rule.get("approvers", ())
+    if rule.get("anyone"):
+        text = "anyone may answer"
+    elif rule.get("stages"):
+        text = "in turn " + ", then ".join(_names(stage) for stage in rule["stages"])
+    else:
+        text = f"{rule.get('quorum', 1)} of {_names(names)}"
+    if escalated and rule.get("escalate_to"):
+        text += f", or {_names(rule['escalate_to'])}"
+    return text + (f" (not {_names(rule['excluded'])})" if rule.get("excluded") and not rule.get("self_approval") else "")
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(_safe(name) for name in names)
+
+
+def _arguments(args: Any) -> list[str]:
+    return [escape(escape_text(line, len(line))) for line in _pretty(args, "").splitlines()]
+
+
+def _pretty(value: Any, indent: str) -> str:
+    """JSON for reading: what is short on one line, what is long on a line for each of its parts."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) + len(indent) <= SHORT or not value or not isinstance(value, dict | list):
+        return text
+    inner = indent + "  "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_pretty(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}}}"
+    if any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"
+    return text  # a list of plain values: the terminal wraps it
+
+
+def _call(line: Line) -> Text:
+    more = f" and {line['calls'] - 1} more" if isinstance(line["calls"], int) and line["calls"] > 1 else ""
+    preview = line["preview"]
+    hidden = line["args_bytes"] - len(preview.encode())
+    rest = f" +{hidden} bytes" if hidden > 0 else ""
+    return Text.assemble((escape_text(line["tool"], NAME), "bold"), f" {preview}{rest}{more}")
+
+
+def _plain(text: str) -> Text:
+    return Text(escape_text(text, 400))
+
+
+def _safe(text: str) -> str:
+    return escape(escape_text(str(text), 4000))
+
+
+def _second(at: str) -> str:
+    return f"{at[:10]} {at[11:19]}Z"
+
+
+def safe_line(text: str) -> str:
+    """Any text on one line: control, bidi and zero-width characters written out."""
+    return escape_text(text, len(text))

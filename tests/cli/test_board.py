@@ -1,0 +1,130 @@
+"""The board of `gated tickets watch`: what its keys do, and that what it shows is what is there."""
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gated.cli import ticket_text
+from gated.cli.board import Board, Wish
+
+
+def line(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "ticket": f"t{number}",
+        "thread": "r",
+        "run": "r",
+        "agent": "payer",
+        "tool": "refund",
+        "calls": 1,
+        "preview": f'{{"amount":{number}}}',
+        "args_bytes": len(f'{{"amount":{number}}}'),
+        "asks": [{"code": "privilege.approval_required", "reason": "`refund` needs an approval"}],
+        "rules": [{"approvers": ["group:leads"], "excluded": ["payer"]}],
+        "answers": [],
+        "escalated": False,
+        "soon": False,
+        "opened_at": "2026-01-02T03:04:05.000000Z",
+        "expires_at": "2099-01-02T03:04:05.000000Z",
+        **more,
+    }
+
+
+def full(number: int, args: Any = None, **more: Any) -> dict[str, Any]:
+    calls = [{"call": "c", "tool": "refund", "args": args or {"amount": number}, "args_sha256": "ab" * 32}]
+    return {**line(number, **more), "calls": calls}
+
+
+def board(count: int = 3) -> Board:
+    made = Board("ana")
+    for number in range(count):
+        made.put(line(number))
+    return made
+
+
+def text(made: Board, width: int = 80, rows: int = 24) -> str:
+    console = Console(width=width, height=rows, force_terminal=False)
+    with console.capture() as captured:
+        console.print(made.screen(width, rows))
+    return captured.get()
+
+
+def press(made: Board, *keys: str) -> list[Wish]:
+    return [wish for key in keys if (wish := made.press(key)) is not None]
+
+
+def test_a_ticket_is_approved_only_from_its_own_page() -> None:
+    made = board()
+    (wish,) = press(made, "down", "a")
+    assert (wish.kind, wish.line["ticket"]) == ("open", "t1")
+    made.show(full(1))
+    (wish,) = press(made, "a")
+    assert (wish.kind, wish.line["ticket"]) == ("approve", "t1")
+
+
+def test_rejecting_takes_a_note_and_can_be_thought_over() -> None:
+    made = board()
+    assert press(made, "r", *"noq", "escape") == []
+    (wish,) = press(made, "j", "r", *"no q!?", "backspace", "enter")
+    assert (wish.kind, wish.line["ticket"], wish.note) == ("reject", "t1", "no q!")
+    assert press(made, "q")[0].kind == "quit"
+
+
+def test_the_choice_stays_with_its_ticket_and_moves_on_where_it_is_gone() -> None:
+    made = board()
+    press(made, "down")
+    made.drop("t0", "is approved")
+    assert made.chosen == "t1"
+    made.drop("t1", "is rejected, by bob")
+    assert made.chosen == "t2"
+    made.drop("t2", "is expired")
+    assert made.selected() is None
+    assert press(made, "down", "enter", "a", "r") == []
+    assert "no tickets wait" in text(made)
+
+
+def test_whoever_looks_at_a_ticket_that_ends_is_told_and_cannot_answer_it() -> None:
+    made = board()
+    made.show(full(0))
+    press(made, "r", "x")
+    made.drop("t0", "is approved, by bob")
+    assert "t0 is approved, by bob" in text(made)
+    assert press(made, "enter")[0].kind == "open"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_longer_than_the_terminal_and_no_screen_higher(width: int) -> None:
+    made = board(300)
+    press(made, *["pagedown"] * 7)
+    made_list = text(made, width)
+    made.show(full(70, {"rows": ["x" * 70] * 50}))
+    for shown in (made_list, text(made, width)):
+        lines = shown.splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= width
+    assert "more lines" in text(made, width)
+    press(made, *["pagedown"] * 20)
+    assert "more lines" not in text(made, width)
+
+
+def test_what_agents_wrote_is_shown_as_text_and_what_is_hidden_is_counted() -> None:
+    hostile = full(1, {"to": "[red]x[/] \u202e \x1b[2J"}, task="[b]t[/b]")
+    assert "[red]x[/] \\u202e \\u001b[2J" in "\n".join(Console().render_str(part).plain for part in ticket_text.whole(hostile))
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(ticket_text.listing([line(1, preview="{…", args_bytes=5000)]))
+    assert "+4996 bytes" in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"anyone": True, "excluded": ["payer"]}, "anyone may answer (not payer)"),
+        ({"approvers": ["group:leads", "user:cy"], "quorum": 2}, "2 of group:leads, user:cy"),
+        ({"stages": [["group:leads"], ["group:finance"]]}, "in turn group:leads, then group:finance"),
+        ({"approvers": ["user:pat"], "excluded": ["pat"], "self_approval": True}, "1 of user:pat"),
+        ({"approvers": ["user:a"], "escalate_to": ["group:b"]}, "1 of user:a, or group:b"),
+    ],
+)
+def test_who_may_answer_in_words(rule: dict[str, Any], words: str) -> None:
+    assert ticket_text.who(line(1, rules=[rule], escalated=True)) == words
