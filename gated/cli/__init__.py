@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "log": "logs",
     "replay": "logs",
     "verify": "verify",
+    "stats": "stats",
     "policy": "policy",
     "asyncapi": "asyncapi",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,10 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress
 
+from gated import cloudevents
 from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
 from gated.core.replay import Difference, Replayer
-from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, unseal
+from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
 from gated.shell.log import Positioned
 from gated.shell.log.jsonl import Imported, export_lines, import_export
 from gated.shell.log.open import Readable, open_log, policies_of
@@ -190,9 +192,21 @@ def tail(log: LogPath, lines: Annotated[int, typer.Option("-n", help="Records to
         raise typer.Exit(0) from None
 
 
+class Format(StrEnum):
+    jsonl = "jsonl"
+    cloudevents = "cloudevents"
+
+
 @log_app.command("export", epilog="Example: gated log export .gated/log.db run.jsonl --run r1")
-def export(log: LogPath, target: Annotated[Path, typer.Argument(help="The .jsonl file to write.")], run: Run = None) -> None:
-    """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves."""
+def export(
+    log: LogPath,
+    target: Annotated[Path, typer.Argument(help="The file to write.")],
+    run: Run = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="`jsonl` can be verified and replayed; `cloudevents` is one event a decision.")
+    ] = Format.jsonl,
+) -> None:
+    """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves, or as CloudEvents."""
 
     async def work() -> int:
         lines = 0
@@ -200,13 +214,24 @@ def export(log: LogPath, target: Annotated[Path, typer.Argument(help="The .jsonl
             threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
             with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
                 task = progress.add_task("exporting", total=await opened.head())
-                async for line in export_lines(opened, threads):
+                async for line in _exported(opened, threads, form):
                     await out.write(line)
                     progress.advance(task)
                     lines += 1
         return lines
 
     say(f"{run_async(work)} lines written to {target}")
+
+
+async def _exported(log: Readable, threads: set[ThreadId] | None, form: Format) -> AsyncIterator[bytes]:
+    if form is Format.jsonl:
+        async for line in export_lines(log, threads):
+            yield line
+        return
+    async for _, record in log.read_all():
+        if threads is None or record.thread in threads:
+            for line in cloudevents.lines(record):
+                yield line
 
 
 @log_app.command("import", epilog="Example: gated log import run.jsonl audit.db")

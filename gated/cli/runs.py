@@ -8,10 +8,13 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from gated.cli import timeline as timelines
 from gated.cli.output import NO, Json, LogPath, colour, console, fail, run_async, say, say_json, table
+from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.state import ThreadState
+from gated.core.timeline import timeline
 from gated.events import (
     Body,
     CallDecided,
@@ -19,6 +22,7 @@ from gated.events import (
     CallSettled,
     RunAnswered,
     RunEnded,
+    RunId,
     RunOpened,
     ThreadId,
     TicketAnswered,
@@ -69,15 +73,7 @@ def show(
     json_: Json = False,
 ) -> None:
     """One run: every call with its verdict and reason, what it has spent, machines, barriers, tickets."""
-    states, bodies, known = run_async(lambda: _folded(log, run))
-    found = [s for s in states.values() if any(r == run for r in s.runs) and thread in (None, s.thread)]
-    if len(found) != 1:
-        threads = ", ".join(state.thread for state in found)
-        fail(f"run `{run}` is on the threads {threads}: say which with --thread" if found else f"the log has no run `{run}`", NO)
-    state = found[0]
-    mine = [body for body in bodies if body.thread == state.thread]
-    run_id = next(r for r in state.runs if r == run)
-    view = run_view(state, run_id, known[state.runs[run_id].policy])
+    view, mine = _one(log, run, thread)
     if json_:
         say_json({**view, "records": [msgspec.to_builtins(body) for body in mine]})
         return
@@ -86,6 +82,46 @@ def show(
         for line in _story(body):
             console.print(f"  {rfc3339(body.at)[11:23]}  {line}", highlight=False)
     _print_state(view)
+
+
+@app.command("timeline", epilog="Example: gated runs timeline .gated/log.db r1")
+def show_timeline(
+    log: LogPath,
+    run: Annotated[str, typer.Argument(help="The run's id.")],
+    thread: Annotated[str | None, typer.Option(help="Its thread, where the id occurs on several.")] = None,
+    json_: Json = False,
+) -> None:
+    """One run against the clock: when each call was asked, waited, ran and ended, and how its barriers went."""
+    view, mine = _one(log, run, thread)
+    found = timeline(mine)
+    curve = run_async(lambda: _curve(log, view["thread"], view["run"]))
+    if json_:
+        say_json({**view, "timeline": found, "curve": curve})
+    else:
+        timelines.show(view, found, curve)
+
+
+def _one(log: str, run: str, thread: str | None) -> tuple[dict[str, Any], list[Body]]:
+    """A run as it stands, and its records."""
+    states, bodies, known = run_async(lambda: _folded(log, run))
+    found = [s for s in states.values() if any(r == run for r in s.runs) and thread in (None, s.thread)]
+    if len(found) != 1:
+        threads = ", ".join(state.thread for state in found)
+        fail(f"run `{run}` is on the threads {threads}: say which with --thread" if found else f"the log has no run `{run}`", NO)
+    state = found[0]
+    run_id = next(r for r in state.runs if r == run)
+    view = run_view(state, run_id, known[state.runs[run_id].policy])
+    return view, [body for body in bodies if body.thread == state.thread]
+
+
+async def _curve(log: str, thread: ThreadId, run: RunId) -> Curve | None:
+    """How the run's barriers went."""
+    async with open_log(log) as opened:
+        recorded = Recorded(await policies_of(opened))
+        async for record in opened.read(thread):
+            for _ in recorded.feed(record):
+                pass
+    return recorded.curves.get((thread, run))
 
 
 def _print_head(view: dict[str, Any]) -> None:
