@@ -83,6 +83,10 @@ def is_urllike(text: str) -> bool:
 
 
 def _addresslike(text: str) -> bool:
-    """With a port it must hold a dot or `0x` besides: `12:30` is a time of day."""
+    """With a port it must hold a dot or `0x` besides, or be a number that no clock shows: `12:30` is a time of day.
+
+    ambiguous: `2852039166:80`. A number from 2^24 on spells an address outside 0.0.0.0/8, so with a port it is a host.
+    """
     host = text.rpartition(":")[0] if text.count(":") == 1 else text
-    return any(mark in host for mark in (".", "0x", "0X", ":")) and is_address(host_and_port(text)[0])
+    spelled = any(mark in host for mark in (".", "0x", "0X", ":")) or (host != text and host.isdigit() and int(host) >= 1 << 24)
+    return spelled and is_address(host_and_port(text)[0])

@@ -125,9 +125,11 @@ class Paths:
         unescaped = unescape(path)
         if ESCAPE.search(unescaped) or badly_escaped(path, unescaped):
             return Refusal(path, "is still escaped after unescaping once")
+        escapes = len(ESCAPE.findall(path))
+        written = (path, _tidied(path)) if escapes else ()  # the readings that keep their escapes
         for reading in readings(path):
             why = fault(reading)
-            if why is None and reading != path and ESCAPE.search(reading):
+            if why is None and len(ESCAPE.findall(reading)) > (escapes if reading in written else 0):
                 why = "is still escaped after folding full-width characters"
             if why is not None:
                 return Refusal(reading, why)

@@ -87,7 +87,6 @@ def test_outside_by_where_it_leads(path: str, shown: str) -> None:
         ("/workspace/%u002e%u002e/x", "still escaped"),
         ("/workspace/%c0%ae%c0%ae/x", "still escaped"),
         ("/workspace/\uff05252e", "still escaped"),
-        ("\u200b/%2e%2e//workspace", "still escaped"),  # who trims and does not unescape reads `/%2e%2e/workspace`
         ("~", "`~`"),
         ("~/x", "`~`"),
         (" ~/x", "`~`"),
@@ -128,6 +127,12 @@ def test_outside_every_scope(path: str, why: str) -> None:
     refusal = Paths(["/"], "/workspace").refuse(path)
     assert refusal is not None
     assert why in refusal.why
+
+
+def test_who_trims_and_does_not_unescape_reads_another_path() -> None:
+    refusal = PATHS.refuse("\u200b/%2e%2e//workspace")
+    assert refusal == ("/%2e%2e/workspace", "is outside the allowed paths")
+    assert Paths(["/"], "/workspace").refuse("\u200b/%2e%2e//workspace") is None
 
 
 def test_a_relative_path_needs_a_base() -> None:
