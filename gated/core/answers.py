@@ -6,7 +6,7 @@ the whole pipeline runs again on the state and the policy of now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from gated.events import (
     ResolutionReceived,
     TicketAnswered,
     TicketCall,
+    TicketId,
     TicketNoted,
     TicketOpened,
     Value,
@@ -121,7 +122,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
 def _lifts(turn: Turn, ticket: Ticket, plea: Plea) -> frozenset[str]:
     """The asks that were answered for exactly these arguments, on this ticket and the call's earlier ones."""
     sources = {ask.source for ask in ticket.asks if ask.call in (None, plea.id)}
-    for earlier in turn.run.tickets.values():
+    for earlier in tickets.tickets_of(turn.run.tickets, turn.state.thread, turn.run_id, ticket.calls[0].call):
         same = any(c.call == plea.id and c.args_sha256 == plea.args_sha256 for c in earlier.calls)
         if same and earlier.state == "approved":
             sources.update(ask.source for ask in earlier.asks if ask.call in (None, plea.id))
@@ -217,16 +218,20 @@ def _due(turn: Turn) -> list[tuple[int, str, int, str]]:
     """When, what, and of what: several at one moment in the order in which they began."""
     run, at = turn.run, turn.at
     due = [(entry.due, "lapse", entry.seq, str(call)) for call, entry in run.in_flight.items() if entry.due < at]
-    for ticket in run.tickets.values():
-        if ticket.state != "pending":
-            continue
-        if ticket.expires_at < at:
+    for ticket in _pending(run):
+        if ticket.expires_at < at:  # and nobody need hear any more that this was near
             due.append((ticket.expires_at, "expire", ticket.number, str(ticket.id)))
+            continue
         if not ticket.soon and ticket.soon_at <= at:
             due.append((ticket.soon_at, "expiring_soon", ticket.number, str(ticket.id)))
         if not ticket.escalated and ticket.escalate_at is not None and ticket.escalate_at <= at:
             due.append((ticket.escalate_at, "escalated", ticket.number, str(ticket.id)))
     return due
+
+
+def _pending(run: RunState) -> Iterator[Ticket]:
+    """The run's open tickets, found without a look at those that are over."""
+    return (run.tickets[ticket] for ticket in dict.fromkeys(run.waiting.values()))
 
 
 def _lapse(turn: Turn, name: str) -> None:
@@ -238,7 +243,7 @@ def _lapse(turn: Turn, name: str) -> None:
 
 
 def _ticket_due(turn: Turn, kind: str, name: str) -> None:
-    ticket = next(ticket for ticket in turn.run.tickets.values() if ticket.id == name)
+    ticket = turn.run.tickets[TicketId(name)]
     if ticket.state != "pending":  # the run ended on an earlier deadline of this turn
         return
     if kind == "expire":
@@ -251,11 +256,10 @@ def _ticket_due(turn: Turn, kind: str, name: str) -> None:
 def next_due(run: RunState) -> int | None:
     """When a shell must wake the run next (µs): the first moment at which something of it is due or over."""
     times = [entry.due + 1 for entry in run.in_flight.values()]
-    for ticket in run.tickets.values():
-        if ticket.state == "pending":
-            times.append(ticket.expires_at + 1)
-            times += [] if ticket.soon else [ticket.soon_at]
-            times += [] if ticket.escalated or ticket.escalate_at is None else [ticket.escalate_at]
+    for ticket in _pending(run):
+        times.append(ticket.expires_at + 1)
+        times += [] if ticket.soon else [ticket.soon_at]
+        times += [] if ticket.escalated or ticket.escalate_at is None else [ticket.escalate_at]
     return min(times, default=None)
 
 

@@ -207,6 +207,14 @@ def ticket_id(thread: ThreadId, run: RunId, call: CallId, number: int) -> Ticket
     return TicketId(f"t{digest}" if number == 1 else f"t{digest}.{number}")
 
 
+def tickets_of(held: Mapping[TicketId, Ticket], thread: ThreadId, run: RunId, first: CallId) -> list[Ticket]:
+    """The tickets whose first call this is, oldest first, found by their ids."""
+    found: list[Ticket] = []
+    while (ticket := held.get(ticket_id(thread, run, first, len(found) + 1))) is not None:
+        found.append(ticket)
+    return found
+
+
 def batch_digest(calls: Sequence[TicketCall]) -> str:
     if len(calls) == 1:
         return calls[0].args_sha256

@@ -23,7 +23,7 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
             rules.extend(replace(rule, call=item.plea.id) if atomic else rule for rule in own)
             times.append(timeout)
     calls = tuple(_ticket_call(item.plea) for item in judged)
-    number = 1 + sum(1 for ticket in run.tickets.values() if ticket.calls[0].call == calls[0].call)
+    number = 1 + len(tickets.tickets_of(run.tickets, turn.state.thread, turn.run_id, calls[0].call))
     expires_at = turn.at + min(times)
     escalations = [turn.at + rule.escalate_after for rule in rules if rule.escalate_after]
     return TicketOpened(

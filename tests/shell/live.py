@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -91,8 +91,10 @@ class Live(NamedTuple):
 
 
 @asynccontextmanager
-async def server(folder: Path, port: int = -1) -> AsyncIterator[tuple[Server, Bus]]:
-    async with embedded_server(folder / "bus", USERS, port) as running:
+async def server(
+    folder: Path, port: int = -1, users: Sequence[tuple[UserRole, str]] = USERS
+) -> AsyncIterator[tuple[Server, Bus]]:
+    async with embedded_server(folder / "bus", users, port) as running:
         yield running, Bus(running.bus.url, running.bus.users)
 
 
