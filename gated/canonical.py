@@ -16,6 +16,8 @@ from typing import Any, Final
 import msgspec
 
 _FAST: Final = msgspec.json.Encoder(order="sorted").encode
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+_TEXT: Final = frozenset({str})
 
 
 def encode(value: Any) -> bytes:
@@ -28,7 +30,12 @@ def encode(value: Any) -> bytes:
 
 def args_digest(tool: str, args: Mapping[str, Any]) -> str:
     """Hex SHA-256 of a call: its tool and its arguments."""
-    return hashlib.sha256(encode({"args": args, "tool": tool})).hexdigest()
+    call = {"args": args, "tool": tool}
+    if type(args) is dict and _SCALARS.issuperset(map(type, args.values())) and _TEXT.issuperset(map(type, args)):
+        raw = _FAST(call)  # flat arguments, the usual case; that all keys are ASCII is seen most cheaply afterwards
+        if raw.isascii():
+            return hashlib.sha256(raw).hexdigest()
+    return hashlib.sha256(encode(call)).hexdigest()
 
 
 def _plain(value: Any) -> bool:

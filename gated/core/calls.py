@@ -220,10 +220,9 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
     if hearing.policy.semantic is not None and "semantic" not in ruling.checks_skipped:
         _note_unscored(turn, hearing, hearing.policy.semantic)
-    touches = hearing.touched.touches
-    if touches and ruling.decision == "allow":
+    if hearing.touched.touches and ruling.decision == "allow":
         limit = hearing.policy.limits.max_instances
-        full = engine.full(profile.machines, turn.state.order, turn.run_id, touches, limit)
+        full = engine.full(profile.machines, turn.state.order, turn.run_id, hearing.touched, limit)
         if full is not None:
             return Judged(plea, denied(plea, "lifecycle.limit", full, hop=True))
     decided = CallDecided(

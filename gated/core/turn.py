@@ -159,7 +159,7 @@ class Turn:
             return touched
         self.cover = self.cover or Cover(redactor, vault)
         self.cover.note_key()
-        return replace(touched, touches=touches)
+        return replace(touched, touches=touches, idle=())
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""

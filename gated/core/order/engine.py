@@ -15,13 +15,23 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.order.machines import STAGE, STRICTNESS, Action, Machine, MachineSet, Touched, Transition, default_reason
+from gated.core.order.machines import (
+    MAX_KEY_BYTES,
+    STAGE,
+    STRICTNESS,
+    Action,
+    Idle,
+    Machine,
+    MachineSet,
+    Touched,
+    Transition,
+    default_reason,
+)
 from gated.core.order.possible import possible_states
-from gated.core.order.state import Flight, Instance, OrderState, Violation, slot_of
+from gated.core.order.state import Instance, OrderState, Violation, slot_of
 from gated.core.order.templates import escape_text
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
 
-MAX_KEY_BYTES: Final = 1024
 NO_INSTANCES: Final[Map[str, Instance]] = Map()
 
 # --- before the call -------------------------------------------------------------------------------------------------
@@ -31,23 +41,32 @@ def gate(
     machines: MachineSet, order: OrderState, run: RunId, tool: str, touched: Touched, args: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
     """The findings of every machine that the call bears on, in the machines' order."""
+    if touched.idle and _all_idle(order, touched.idle):
+        return ()
     findings = list(touched.findings)
-    by_name, instances = machines.by_name, order.instances
     for touch in touched.touches:
-        machine, exact = by_name[touch.machine], touch.exact
-        keys = instances.get(machine.slot or slot_of(machine.name, machine.scope, run))
-        instance = (None if keys is None else keys.get(touch.key)) or machine.fresh
-        if len(exact) == 1 and not instance.kinds:  # the usual case, at its price
-            sources = machine.transitions[exact[0]].sources
-            if sources is None or instance.state in sources:
-                continue
-        finding = _examine(machine, instance, run, tool, touch, args)
+        machine = machines.by_name[touch.machine]
+        finding = _examine(machine, _instance(order, machine, run, touch.key), run, tool, touch, args)
         if finding is not None:
             findings.append(finding)
     if touched.findings and len(findings) > 1:
         names = list(machines.by_name)
         findings.sort(key=lambda finding: names.index(finding.machine or ""))
     return tuple(findings)
+
+
+def _all_idle(order: OrderState, touched: tuple[Idle, ...]) -> bool:
+    """The usual case, at its price."""
+    slots = order.instances
+    for slot, key, fresh, sources in touched:
+        keys = slots.get(slot)
+        instance = None if keys is None else keys.get(key)
+        if instance is None:
+            if not fresh:
+                return False
+        elif instance.kinds or (sources is not None and instance.state not in sources):
+            return False
+    return True
 
 
 def _instance(order: OrderState, machine: Machine, run: RunId, key: str) -> Instance:
@@ -120,11 +139,11 @@ def override(touched: Touched, asked: Collection[tuple[str | None, str | None]])
     )
 
 
-def full(machines: MachineSet, order: OrderState, run: RunId, touches: tuple[Touch, ...], limit: int) -> str | None:
+def full(machines: MachineSet, order: OrderState, run: RunId, touched: Touched, limit: int) -> str | None:
     """Why a call cannot be admitted: it would make more instances than a thread may have, or one with too long a key."""
-    for touch in touches:
-        if len(touch.key) * 4 > MAX_KEY_BYTES and len(touch.key.encode(errors="surrogatepass")) > MAX_KEY_BYTES:
-            return f"the key of an instance of state machine `{touch.machine}` is longer than {MAX_KEY_BYTES} bytes"
+    touches = touched.touches
+    if touched.oversize is not None:
+        return f"the key of an instance of state machine `{touched.oversize}` is longer than {MAX_KEY_BYTES} bytes"
     if order.size + len(touches) <= limit:
         return None
     fresh = sum(_instance(order, machines.by_name[t.machine], run, t.key) is machines.by_name[t.machine].fresh for t in touches)
@@ -265,14 +284,17 @@ def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, tou
     """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
     instances, size, by_name = order.instances.mutate(), order.size, machines.by_name
     for touch in touches:
-        if touch.exact:
-            machine, key = by_name[touch.machine], touch.key
-            slot = machine.slot or slot_of(machine.name, machine.scope, run)
-            keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
-            instance = keys.get(key)
-            if instance is None:
-                size, instance = size + 1, machine.fresh
-            instances[slot] = keys.set(key, instance.joined(Flight(run, call, machine.kind(touch))))
+        exact, key = touch.exact, touch.key
+        if not exact:
+            continue
+        machine = by_name[touch.machine]
+        kind = machine.kind(touch) if len(exact) > 1 or touch.overrides else machine.transitions[exact[0]].moves
+        slot = machine.slot or slot_of(machine.name, machine.scope, run)
+        keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
+        instance = keys.get(key)
+        if instance is None:
+            size, instance = size + 1, machine.fresh
+        instances[slot] = keys.set(key, instance.joined(run, call, kind))
     return replace(order, instances=instances.finish(), size=size)
 
 

@@ -245,16 +245,36 @@ def default_reason(tool: str, machine: Machine, state: str) -> str:
 # --- which machines a call bears on ----------------------------------------------------------------------------------
 
 
+class Idle(NamedTuple):
+    """When a touched instance surely allows the call: it is not there and `fresh`, or nothing is in flight on it and its
+    state is one of `sources` (None: any)."""
+
+    slot: str
+    key: str
+    fresh: bool
+    sources: frozenset[str] | None
+
+
 class Touched(Struct, frozen=True):
-    """What a call bears on, and what is wrong with its keys."""
+    """What a call bears on, and what is wrong with its keys.
+
+    `idle`, where it was worked out, is when all of it surely allows the call. `oversize`: a machine whose key is too long.
+    """
 
     touches: tuple[Touch, ...] = ()
     findings: tuple[Finding, ...] = ()
+    idle: tuple[Idle, ...] = ()
+    oversize: str | None = None
 
 
 NOTHING_TOUCHED: Final = Touched()
 KEPT: Final = 1024  # keys whose touches a tool's machines keep made
 MEMORABLE: Final = 256  # characters of the longest key that is kept
+MAX_KEY_BYTES: Final = 1024
+
+
+def _is_oversize(key: str) -> bool:
+    return len(key) * 4 > MAX_KEY_BYTES and len(key.encode(errors="surrogatepass")) > MAX_KEY_BYTES
 
 
 class _Watch(Struct, frozen=True):
@@ -311,7 +331,10 @@ class MachineSet:
                 touches.append(found)
             elif found is not None:
                 findings.append(found)
-        return Touched(tuple(touches), tuple(findings)) if touches or findings else NOTHING_TOUCHED
+        if not touches and not findings:
+            return NOTHING_TOUCHED
+        oversize = next((touch.machine for touch in touches if _is_oversize(touch.key)), None)
+        return Touched(tuple(touches), tuple(findings), oversize=oversize)
 
 
 class _Alike(NamedTuple):
@@ -325,14 +348,22 @@ def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
     if len({watch.made_from for watch in watches}) != 1 or any(w.certain is None or w.machine.speaks for w in watches):
         return None
     normalize = watches[0].machine.normalize
-    certain = [(watch.machine.name, watch.certain) for watch in watches if watch.certain is not None]
+    certain = [(watch.machine, watch.certain) for watch in watches if watch.certain is not None]
+    simple = all(machine.slot and len(exact) == 1 for machine, exact in certain)
 
     @lru_cache(maxsize=KEPT)
     def touched(text: str) -> Touched:
         key = normalize(text)
-        return Touched(tuple(Touch(name, key, exact) for name, exact in certain))
+        touches = tuple(Touch(machine.name, key, exact) for machine, exact in certain)
+        idle = tuple(_idle(machine, key, exact[0]) for machine, exact in certain) if simple else ()
+        return Touched(touches, idle=idle, oversize=touches[0].machine if _is_oversize(key) else None)
 
     return _Alike(watches[0].machine.key, touched)
+
+
+def _idle(machine: Machine, key: str, index: int) -> Idle:
+    transition = machine.transitions[index]
+    return Idle(machine.slot, key, transition.lists(machine.initial), transition.sources)
 
 
 def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:

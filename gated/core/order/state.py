@@ -47,10 +47,12 @@ class Instance(Struct, frozen=True, array_like=True):
     flights: tuple[Flight, ...] = ()
     kinds: Kinds = ()
 
-    def joined(self, flight: Flight) -> Instance:
-        if not self.flights:
-            return Instance(self.state, self.moved, (flight,), ((flight.kind, 1),))
-        return Instance(self.state, self.moved, (*self.flights, flight), _shifted(self.kinds, flight.kind, 1))
+    def joined(self, run: RunId, call: CallId, kind: Kind) -> Instance:
+        """With one more call in flight."""
+        flights = self.flights
+        if not flights:
+            return Instance(self.state, self.moved, (Flight(run, call, kind),), ((kind, 1),))
+        return Instance(self.state, self.moved, (*flights, Flight(run, call, kind)), _shifted(self.kinds, kind, 1))
 
     def left(self, run: RunId, call: CallId) -> Instance | None:
         """Without that call; None where it is not in flight here."""

@@ -466,7 +466,7 @@ def test_thread_state_outlives_the_run_and_run_state_does_not() -> None:
 def test_instances_have_a_limit_that_known_ones_do_not_meet() -> None:
     thread = Thread(READ_BEFORE_WRITE)
     thread.run("Read", A)
-    known, fresh = thread.machines.touches("Read", A).touches, thread.machines.touches("Read", B).touches
+    known, fresh = thread.machines.touches("Read", A), thread.machines.touches("Read", B)
     assert engine.full(thread.machines, thread.order, R1, fresh, 2) is None
     assert engine.full(thread.machines, thread.order, R1, known, 1) is None
     assert engine.full(thread.machines, thread.order, R1, fresh, 1) == "the thread has 1 machine instances, 1 may be"
@@ -475,8 +475,14 @@ def test_instances_have_a_limit_that_known_ones_do_not_meet() -> None:
 def test_a_key_has_a_limit_in_bytes() -> None:
     machines = MachineSet([READ_BEFORE_WRITE])
     for text, fits in [("k" * 1024, True), ("k" * 1025, False), ("ü" * 512, True), ("ü" * 513, False)]:
-        touches = machines.touches("Read", {"file_path": text}).touches
-        assert (engine.full(machines, Thread().order, R1, touches, 10) is None) is fits
+        touched = machines.touches("Read", {"file_path": text})
+        assert (engine.full(machines, Thread().order, R1, touched, 10) is None) is fits
+
+
+def test_a_key_that_grows_by_its_normalizer_has_the_same_limit() -> None:
+    machines = MachineSet([machine("url", key="{url}", key_normalizer="url", transitions=[step("Get", "*", "t")])])
+    touched = machines.touches("Get", {"url": "https://a.test/" + "ü" * 200})
+    assert engine.full(machines, Thread().order, R1, touched, 10) is not None
 
 
 def test_a_call_ends_on_its_instance_whatever_became_of_its_machine() -> None:
