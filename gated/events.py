@@ -182,6 +182,7 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     refused: str | None = None  # an ingress code
     why: str | None = None
     scores: dict[str, Score] | None = None  # what detectors said of the call, by their names
+    embedding: Embedding | None = None  # of the tool and its arguments
     args_sha256: str | None = None  # keyed, where something in the arguments is redacted
 
 
@@ -193,6 +194,7 @@ class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag
     tools: tuple[str, ...] | None = None
     parent: RunId | None = None
     message: str | None = None  # the client's id of its message, by which it is known when it is published again
+    embedding: Embedding | None = None  # of the task
 
 
 class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_received", tag_field="kind"):
@@ -316,6 +318,7 @@ class RunOpened(Struct, frozen=True, omit_defaults=True, tag="run_opened", tag_f
     parent: RunId | None = None
     announced: bool = False
     message: str | None = None
+    embedding: Embedding | None = None  # of the task
 
 
 class Admission(Struct, frozen=True, omit_defaults=True):
@@ -330,6 +333,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     args: dict[str, Value] | None = None  # kept where a postcondition will read them
     trial: bool = False  # the one call that tries a tool whose breaker was open
     sealed: str | None = None  # the same before redaction, under the key of the vault
+    drift: int | None = None  # how far the call is from the task, 1 - cosine in millionths; -1: not to be compared
 
 
 class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", tag_field="kind"):
@@ -469,6 +473,7 @@ class TicketCall(Struct, frozen=True, omit_defaults=True):
     nesting: Literal["explicit", "inferred"] = "inferred"
     scores: dict[str, Score] | None = None
     sealed: str | None = None  # the arguments before redaction, under the key of the vault
+    embedding: Embedding | None = None
 
 
 class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened", tag_field="kind"):

@@ -73,7 +73,7 @@ def barriers_after(state: ThreadState, run_id: RunId, policy: Policy, call: Tick
     """Each barrier's value now, and if the call were admitted now."""
     run = state.runs[run_id]
     profile = policy.profile(run.agent)
-    now = barrier_state(profile, run, state.tally, state.at)
+    now = barrier_state(profile, run, state.tally, state.at, run.drift)
     plea = Plea(call.call, call.tool, call.args, call.args_sha256, call.parent, call.cost_microusd, call.nesting, 0)
     after = successor(now, call_of(policy, profile, plea), profile.dcbf.window)
     values = dcbf.get_barrier_values(profile.dcbf, after)
@@ -106,7 +106,7 @@ def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any
         "cost_usd": own.cost_microusd / 1e6,
         "tokens": own.tokens,
         "counts": {tool: own.counts[tool] for tool in sorted(own.counts)},
-        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),
+        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at, run.drift)),
         "machines": order.view(run_id),
         "metrics": order.totals(),
         "violations": to_builtins(order.violations),

@@ -25,6 +25,7 @@ from gated.core.order.patterns import PatternError, compile_pattern
 from gated.core.policy import PolicyEntry
 from gated.core.scenario import Result, run_document
 from gated.documents import Document
+from gated.shell.embedding import prepared
 from gated.shell.policies import load_document, read_document
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
@@ -48,7 +49,7 @@ def run_scenarios(
     async def work() -> list[Result]:
         results: list[Result] = []
         for file in files:
-            for result in run_document(read_document(file), partial(_beside, file), seed, load_document):
+            for result in run_document(read_document(file), partial(_beside, file), seed, load_document, prepared):
                 results.append(msgspec.structs.replace(result, file=str(file)))
                 if json_:
                     say_json(results[-1])

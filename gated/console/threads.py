@@ -126,7 +126,7 @@ class Threads:
         run = found.state.runs.get(body.run)
         if run is not None:
             profile = known[run.policy].profile(run.agent)
-            values = dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, found.state.tally, body.at))
+            values = dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, found.state.tally, body.at, run.drift))
             curve = found.curves.setdefault(body.run, [])
             if not curve or curve[-1].values != values:
                 curve.append(Moment(body.seq, body.at, values))

@@ -116,6 +116,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
         call.nesting,
         turn.run.beside(call.call),
         semantic.again(call.scores, resolution.scores.get(call.call)),
+        call.embedding,
     )
 
 
@@ -160,7 +161,7 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="superseded"))
     old = ticket.calls[0]
     args, digest = _edited(turn, old, resolution)
-    plea = _plea(turn, replace(old, args=args, args_sha256=digest, sealed=None, scores=None), resolution)
+    plea = _plea(turn, replace(old, args=args, args_sha256=digest, sealed=None, scores=None, embedding=None), resolution)
     judged = judge_again(turn, plea, frozenset())
     edited = replace(ticket, edited=True)
     if judged.decided.decision != "suspend":

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gated.events import CallId, Score
+from gated.events import CallId, Embedding, Score
 
 
 class Call(Struct, frozen=True):
@@ -25,3 +25,4 @@ class Call(Struct, frozen=True):
     floor_microusd: int | None
     reserved_microusd: int
     scores: Mapping[str, Score] | None = None  # what detectors said of it
+    embedding: Embedding | None = None

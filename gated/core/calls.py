@@ -61,6 +61,7 @@ def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
         nesting,
         others,
         wanted.scores,
+        wanted.embedding,
     )
 
 
@@ -300,7 +301,8 @@ def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
 def call_of(policy: Policy, profile: Profile, plea: Plea) -> Call:
     """The call as the stages see it, with what its admission would take."""
     floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
-    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, plea.cost_microusd, floor, reserved, plea.scores)
+    estimate, scores, near = plea.cost_microusd, plea.scores, plea.embedding
+    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, estimate, floor, reserved, scores, near)
 
 
 def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> tuple[int | None, int]:
@@ -334,4 +336,5 @@ def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -
         touches=pipeline.touches_of(hearing, ruling),
         args=call.args if profile.contracts.ensures(call.tool) else None,
         trial=bool(circuits) and breaker.is_trial(profile.breaker.rule(call.tool), circuits.get(call.tool), turn.at),
+        drift=pipeline.drift_of(profile, hearing.run, call.embedding),
     )

@@ -16,7 +16,7 @@ from gated.core.barriers.barrier import BarrierState
 from gated.core.call import Call
 from gated.core.calls import reservation
 from gated.core.fold import advance, ancestors, apply
-from gated.core.pipeline import barrier_state
+from gated.core.pipeline import barrier_state, drift_of
 from gated.core.policy import Policy, Profile
 from gated.core.stages import dcbf
 from gated.core.state import ThreadState
@@ -33,6 +33,7 @@ from gated.events import (
     RunId,
     RunOpened,
     ThreadId,
+    Wanted,
     unseal,
 )
 
@@ -105,7 +106,7 @@ class Recorded:
         self._known = {digest: replace(p, window=max(p.window, window)) for digest, p in known.items()}
         self._policy, self._whole = policy, whole
         self._states: dict[ThreadId, ThreadState] = {}
-        self._estimates: dict[tuple[ThreadId, RunId, CallId], int] = {}
+        self._heard: dict[tuple[ThreadId, RunId, CallId], Wanted] = {}
         self.curves: dict[tuple[ThreadId, RunId], Curve] = {}
         self.strangers: set[str] = set()
         self.ended: dict[tuple[ThreadId, RunId], str] = {}
@@ -128,8 +129,9 @@ class Recorded:
     def _hear(self, body: Body) -> None:
         if isinstance(body.observation, IntentsReceived):
             for wanted in body.observation.calls:
-                if wanted.id is not None and wanted.cost_microusd is not None:
-                    self._estimates[(body.thread, body.run, wanted.id)] = wanted.cost_microusd
+                if wanted.id is not None and (wanted.cost_microusd is not None or wanted.embedding is not None):
+                    key, near = (body.thread, body.run, wanted.id), wanted.embedding
+                    self._heard[key] = Wanted(wanted.id, cost_microusd=wanted.cost_microusd, embedding=near)
 
     def _profile(self, state: ThreadState, run_id: RunId) -> tuple[Policy, Profile] | None:
         run = state.runs[run_id]
@@ -146,12 +148,14 @@ class Recorded:
             return
         policy, profile = found
         run = state.runs[body.run]
-        estimate = self._estimates.get((body.thread, body.run, decision.call))
+        heard = self._heard.get((body.thread, body.run, decision.call)) or Wanted(decision.call)
+        estimate = heard.cost_microusd
         floor, reserved = reservation(policy, profile, decision.tool, estimate)
         if decision.admission is not None:
             reserved = decision.admission.reserved_microusd
         call = Call(decision.call, decision.tool, {}, decision.args_sha256, None, estimate, floor, reserved)
-        seen = barrier_state(profile, run, state.tally, body.at, whole=self._whole)
+        drift = drift_of(profile, run, heard.embedding)
+        seen = barrier_state(profile, run, state.tally, body.at, drift, whole=self._whole)
         yield Asked(body.thread, body.run, run.agent, body.seq, decision.decision, decision.stage, profile.dcbf, seen, call)
 
     def _sample(self, state: ThreadState, body: Body, call: CallId | None) -> None:
@@ -160,7 +164,7 @@ class Recorded:
             if found is None:
                 continue
             run, profile = state.runs[run_id], found[1]
-            values = dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, body.at))
+            values = dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, body.at, run.drift))
             curve = self.curves.setdefault((body.thread, run_id), Curve(body.thread, run_id, run.agent, []))
             curve.samples.append(Sample(body.seq, body.at, call, values))
 

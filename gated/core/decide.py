@@ -193,6 +193,7 @@ def _start(turn: Turn, start: RunStarted) -> None:
             parent=start.parent,
             announced=True,
             message=start.message,
+            embedding=start.embedding,
         )
     )
 

@@ -112,6 +112,7 @@ def _opened(state: ThreadState, run_id: RunId, at: int, decision: RunOpened) -> 
         task=decision.task,
         labels=decision.labels,
         tools=decision.tools,
+        embedding=decision.embedding,
     )
     return replace(
         state,
@@ -191,6 +192,7 @@ def _admitted(
         dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
         in_flight=run.in_flight.set(decision.call, entry),
         tally=tally,
+        drift=admission.drift,
     )
     runs = state.runs.set(run_id, run)
     for ancestor_id in above:

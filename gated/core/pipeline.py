@@ -12,8 +12,9 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.barriers.barrier import BarrierState
+from gated.core.barriers.barrier import NOT_COMPARABLE, BarrierState
 from gated.core.call import Call
+from gated.core.embedding import EmbeddingError, cosine
 from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.machines import Touched
@@ -21,7 +22,7 @@ from gated.core.policy import Policy, Profile, StageName
 from gated.core.runview import View
 from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState
-from gated.events import Decided, Finding, RunId, Touch
+from gated.events import MILLION, Decided, Embedding, Finding, RunId, Touch
 
 
 class Seat(Struct, frozen=True):
@@ -133,23 +134,41 @@ def contract_view(profile: Profile, run: RunState, at: int) -> View:
 
 def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
     thread, at, call = hearing.state.tally, hearing.at, hearing.call
-    found = dcbf.check(hearing.profile.dcbf, barrier_state(hearing.profile, hearing.run, thread, at), call)
+    found = dcbf.check(hearing.profile.dcbf, _asked(hearing.profile, hearing.run, thread, at, call), call)
     for seat in hearing.ancestors:
-        more = dcbf.check(seat.profile.dcbf, barrier_state(seat.profile, seat.run, thread, at), call)
+        more = dcbf.check(seat.profile.dcbf, _asked(seat.profile, seat.run, thread, at, call), call)
         found += seat.says("dcbf", more)
     return found
 
 
-def barrier_state(profile: Profile, run: RunState, thread: Tally, at: int, *, whole: bool = False) -> BarrierState:
+def _asked(profile: Profile, run: RunState, thread: Tally, at: int, call: Call) -> BarrierState:
+    return barrier_state(profile, run, thread, at, drift_of(profile, run, call.embedding))
+
+
+def barrier_state(
+    profile: Profile, run: RunState, thread: Tally, at: int, drift: int | None = None, *, whole: bool = False
+) -> BarrierState:
     """What the barriers of a run's agent are computed from; `thread` is the tally of its thread, `at` in µs.
 
-    `whole`: with a view of the run, whether a barrier reads it or not.
+    `drift` is that of the call in question from the run's task. `whole`: with a view of the run, whether a barrier reads it
+    or not.
     """
     rules = profile.dcbf
     if not rules.seeing and not whole:
         return BarrierState(run.tally, thread)
     view = contract_view(profile, run, at)
-    return BarrierState(run.tally, thread, replace(view, recent=_newest(run)) if rules.recent or whole else view)
+    view = replace(view, recent=_newest(run)) if rules.recent or whole else view
+    return BarrierState(run.tally, thread, view, drift)
+
+
+def drift_of(profile: Profile, run: RunState, embedding: Embedding | None) -> int | None:
+    """How far a call is from the run's task, in millionths; None where one of them has no embedding, or no barrier asks."""
+    if embedding is None or run.embedding is None or not profile.dcbf.drift:
+        return None
+    try:
+        return MILLION - cosine(run.embedding, embedding)
+    except EmbeddingError:
+        return NOT_COMPARABLE
 
 
 def _newest(run: RunState) -> tuple[tuple[str, str, str], ...]:

@@ -150,6 +150,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     semantic: semantic.SemanticRules | None
     redactor: Redactor
     window: int
+    embeds: bool  # tasks and calls need embeddings
     entry: PolicyEntry
 
     def profile(self, agent: AgentId) -> Profile:
@@ -189,6 +190,7 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
         semantic=compiler.semantic(),
         redactor=compiler.at(("redact",), compile_redactor, entry.redact, _keys(agents.values())),
         window=max([5, *(p.dcbf.window for p in agents.values())]),
+        embeds=any(p.dcbf.drift and "dcbf" in dict(p.stages) for p in agents.values()),
         entry=entry,
     )
 

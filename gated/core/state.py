@@ -17,7 +17,20 @@ from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket
-from gated.events import AgentId, CallId, Circuit, Phase, Remembered, RunEnded, RunId, Status, ThreadId, TicketId, Touch
+from gated.events import (
+    AgentId,
+    CallId,
+    Circuit,
+    Embedding,
+    Phase,
+    Remembered,
+    RunEnded,
+    RunId,
+    Status,
+    ThreadId,
+    TicketId,
+    Touch,
+)
 
 KnownAs = Literal["denied", "suspended", "admitted", "settled"]
 
@@ -99,6 +112,9 @@ class RunState(Struct, frozen=True):
         if known is None:
             return len(self.in_flight)
         return sum(entry.asked != known.asked for entry in self.in_flight.values())
+
+    embedding: Embedding | None = None  # of the task
+    drift: int | None = None  # of the newest admitted call from it
 
     @property
     def failed(self) -> bool:

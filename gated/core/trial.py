@@ -70,6 +70,7 @@ def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
         nesting,
         others,
         wanted.scores,
+        wanted.embedding,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from gated.core.turn import Repeat
-from gated.events import CallDecided, CallId, Finding, RunEnded, Score
+from gated.events import CallDecided, CallId, Embedding, Finding, RunEnded, Score
 
 
 class Plea(Struct, frozen=True):
@@ -23,6 +23,7 @@ class Plea(Struct, frozen=True):
     nesting: str
     others: int
     scores: Mapping[str, Score] | None = None
+    embedding: Embedding | None = None
 
 
 class Refused(Struct, frozen=True):

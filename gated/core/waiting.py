@@ -51,6 +51,7 @@ def _ticket_call(plea: Plea) -> TicketCall:
         cost_microusd=plea.cost_microusd,
         nesting="explicit" if plea.nesting == "explicit" else "inferred",
         scores=None if plea.scores is None else dict(plea.scores),
+        embedding=plea.embedding,
     )
 
 

@@ -8,19 +8,26 @@ loader looks for them in a folder that it does not ship, and importing it sets u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from gated.events import Embedding
+import structlog
+from msgspec.structs import replace
+
+from gated.events import Embedding, IntentsReceived, Observation, RunStarted
 
 MODEL: Final = "wordllama-l2-supercat-256"
+FAILED: Final = Embedding("unavailable", b"")  # comparable with nothing, so a barrier that needs it is -1
 MAX_CHARACTERS: Final = 16_384  # of a text; what follows is not looked at
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 _WORDS: Final = str.maketrans("_-./", "    ")
+
+
+log = structlog.get_logger("gated.embedding")
 
 
 class EmbeddingsMissing(RuntimeError):
@@ -77,6 +84,59 @@ def _folder() -> Path:
 def embedder() -> Embedder:
     """The one embedder of this process, loaded when it is first asked for (0.4 s). Raises `EmbeddingsMissing`."""
     return Embedder()
+
+
+Embed = Callable[[Sequence[str]], list[Embedding | None]]
+
+
+def with_embeddings(said: Observation, embed: Embed) -> Observation:
+    """The observation with embeddings of its task, or of its calls."""
+    match said:
+        case RunStarted(task=str(task)):
+            (found,) = embed([task])
+            return replace(said, embedding=found)
+        case IntentsReceived():
+            asked = [wanted for wanted in said.calls if wanted.refused is None]
+            found_all = iter(embed([action_text(wanted.tool, wanted.args) for wanted in asked]))
+            calls = (w if w.refused is not None else replace(w, embedding=next(found_all)) for w in said.calls)
+            return replace(said, calls=tuple(calls))
+        case _:
+            return said
+
+
+def embed_all(said: Sequence[Observation]) -> list[Observation]:
+    """Every observation with its embeddings; where they cannot be had, with ones that deny."""
+    try:
+        embed: Embed = embedder().embed
+    except EmbeddingsMissing as error:
+        log.error("no embeddings: barriers that need them deny", error=str(error))
+        embed = _failed
+    return [_embedded(one, embed) for one in said]
+
+
+def prepared(said: Observation) -> Observation:
+    """One observation with its embeddings, as a daemon would record it."""
+    return embed_all([said])[0]
+
+
+def _embedded(said: Observation, embed: Embed) -> Observation:
+    try:
+        return with_embeddings(said, embed)
+    except Exception as error:
+        log.error("a text has no embedding: barriers that need it deny", error=repr(error))
+        return with_embeddings(said, _failed)
+
+
+def _failed(texts: Sequence[str]) -> list[Embedding | None]:
+    return [FAILED for _ in texts]
+
+
+def require() -> None:
+    """Raises `EmbeddingsMissing` where the extra is not installed."""
+    _folder()
+    for name in ("numpy", "safetensors", "tokenizers"):
+        if find_spec(name) is None:
+            raise EmbeddingsMissing(f"`{name}`")
 
 
 def action_text(tool: str, args: Mapping[str, Any]) -> str:

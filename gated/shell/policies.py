@@ -12,6 +12,7 @@ from gated.core import policy as core
 from gated.core.policy import Policy
 from gated.documents import Document, DocumentError, merge_documents, parse_document
 from gated.shell.barriers import FunctionMissing, complete, stored_functions
+from gated.shell.embedding import EmbeddingsMissing, require
 
 ENDINGS: Final = (".yaml", ".yml", ".json")
 
@@ -40,7 +41,19 @@ def read_policy(path: Path) -> Policy:
 
 def load_document(document: Document) -> Policy:
     """A policy as a person wrote it, with what it names from outside. Raises `DocumentError`."""
-    return core.load(*complete(document))
+    policy = core.load(*complete(document))
+    if policy.embeds:
+        _require_embeddings(document, policy)
+    return policy
+
+
+def _require_embeddings(document: Document, policy: Policy) -> None:
+    agent = next(name for name, profile in policy.agents.items() if profile.dcbf.drift)
+    own: tuple[str, ...] = ("agents", agent) if "dcbf" in (document.data["agents"][agent] or {}) else ("defaults",)
+    try:
+        require()
+    except EmbeddingsMissing as error:
+        raise document.error((*own, "dcbf", "scope", "embeddings"), str(error)) from error
 
 
 def load_stored(text: bytes, digest: str, *, lenient: bool) -> Policy:

@@ -46,6 +46,7 @@ from gated.events import (
 )
 from gated.shell import faults
 from gated.shell.bus import Input
+from gated.shell.embedding import embed_all
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.policies import load_stored
@@ -177,6 +178,7 @@ class Runs:
             async with send:
                 while (batch := await self._next_batch()) is not None:
                     self._dues = {}
+                    batch = await self._embedded(batch)
                     settled = [await self._settle(said) for said in batch]
                     faults.point("decided")
                     await send.send(Batch(settled, [(*key, due) for key, due in self._dues.items()]))
@@ -197,6 +199,13 @@ class Runs:
         batch, self._inbox = self._inbox[:BATCH], self._inbox[BATCH:]
         self.health.waiting = len(self._inbox)
         return batch
+
+    async def _embedded(self, batch: list[Said]) -> list[Said]:
+        """The inputs with the embeddings that some policy's barriers read; made in a thread, so that others go on."""
+        if not any(policy.embeds for policy in self.registry.known.values()):
+            return batch
+        found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch])
+        return [said._replace(observation=observation) for said, observation in zip(batch, found, strict=True)]
 
     async def _settle(self, said: Said) -> Settled:
         """Decide one input on the state that those before it left."""

@@ -71,6 +71,6 @@ def logs_of(file: Path) -> Iterator[tuple[str, list[Entry]]]:
     policy_of = partial(runner._policy, document, read, load)
     policy = policy_of(entry.policy)
     for position, scenario in enumerate(entry.scenarios):
-        play = runner._Play(document, position, scenario, policy_of, policy, 0)
+        play = runner._Play(document, position, scenario, policy_of, World(policy), 0)
         play.run()
         yield scenario.name, play.world.log

@@ -21,6 +21,7 @@ from gated.core.history import RECENT, Tally
 from gated.core.runview import View
 from gated.events import Phase
 
+NOT_COMPARABLE: Final = -1  # a drift: the task and the call have embeddings of different models
 FINE: Final = 10**9  # units of an author's own barrier
 _LARGEST: Final = Decimal(sys.float_info.max)
 
@@ -36,12 +37,14 @@ class BarrierError(ValueError):
 class BarrierState(Struct, frozen=True):
     """What barriers are computed from: the tallies of the run and of its thread, and the run itself.
 
-    `view` is None where no barrier of the agent reads it. Calls in flight count in all of it.
+    `view` is None where no barrier of the agent reads it. Calls in flight count in all of it. `drift` is how far the call in
+    question, or the newest one, is from the task: 1 - cosine in millionths, None where there are no embeddings.
     """
 
     run: Tally
     thread: Tally
     view: View | None = None
+    drift: int | None = None
 
     def seen(self, of_thread: bool) -> View:
         """The run as an author's barrier sees it; `of_thread`: with the numbers of all runs of the thread."""
@@ -63,7 +66,10 @@ class BarrierState(Struct, frozen=True):
 
 
 def successor(state: BarrierState, call: Call, window: int) -> BarrierState:
-    """The state with the call appended: in the tallies (which `seen` reads), the newest of `recent`, phase ACTING."""
+    """The state with the call appended: in the tallies (which `seen` reads), the newest of `recent`, phase ACTING.
+
+    Embeddings stay: the call's own is in `state` already.
+    """
     view = state.view
     if view is not None:
         view = View(
@@ -82,6 +88,7 @@ def successor(state: BarrierState, call: Call, window: int) -> BarrierState:
         state.run.admit(call.tool, call.reserved_microusd, window),
         state.thread.admit(call.tool, call.reserved_microusd, window),
         view,
+        state.drift,
     )
 
 
@@ -112,6 +119,11 @@ class Barrier(Struct, frozen=True):
         except Exception:
             return -self.scale
         return value if value.__class__ is int else -self.scale
+
+
+def never_clear(tally: Tally, tool: str, reserved: int) -> bool:
+    """Nothing is certain of a barrier that reads more than a tally before it is asked."""
+    return False
 
 
 def as_number(value: Decimal) -> float:

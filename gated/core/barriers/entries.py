@@ -40,7 +40,10 @@ class ResourceEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class DriftEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`embeddings: local` has the daemon record embeddings of tasks and calls (`gated[embeddings]`); else it is inert."""
+
     max_drift: Amount = 0.8
+    embeddings: Literal["local"] | None = None
     scope: Scope = "run"
 
 

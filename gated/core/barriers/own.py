@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin
+from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin, never_clear
 from gated.core.barriers.entries import BarrierEntry, NeuralEntry
 from gated.core.barriers.network import Network
 from gated.core.barriers.standard import counter
 from gated.core.expressions import ExpressionError
-from gated.core.history import Tally
 from gated.core.runview import View, compile_barrier
 
 KINDS: Final = ("counter", "expr", "python", "neural")
@@ -94,8 +93,3 @@ def _of_view(name: str, entry: BarrierEntry, function: Callable[[View], object],
         return fine(function(state.seen(thread))) - margin
 
     return Barrier(name, value, never_clear, FINE, thread, float(entry.weight), sees=True, recent=recent)
-
-
-def never_clear(tally: Tally, tool: str, reserved: int) -> bool:
-    """Nothing is certain of an author's function before it is asked."""
-    return False

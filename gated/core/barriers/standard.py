@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gated.core.barriers.barrier import Barrier, exact
+from gated.core.barriers.barrier import NOT_COMPARABLE, Barrier, BarrierState, exact, never_clear
 from gated.core.barriers.entries import (
     BarrierEntry,
     CounterEntry,
@@ -109,9 +109,17 @@ def _resource(entry: ResourceEntry) -> Barrier:
 
 
 def _scope(entry: DriftEntry) -> Barrier:
-    """Inert while no embeddings are recorded: its value is the drift that is allowed."""
-    scale, (drift,) = exact(entry.max_drift)
-    return Barrier("scope", lambda tally: drift, lambda tally, tool, reserved: drift >= 0, scale, entry.scope == "thread")
+    """max_drift - (1 - cosine(task, call)); max_drift while one of them has no embedding."""
+    scale, (most, unit) = exact(entry.max_drift, "0.000001")
+    if entry.embeddings is None:
+        return Barrier("scope", lambda tally: most, lambda tally, tool, reserved: most >= 0, scale, entry.scope == "thread")
+
+    def value(state: BarrierState) -> int:
+        if state.drift == NOT_COMPARABLE:
+            raise ValueError("the embeddings of the task and of the call cannot be compared")
+        return most - unit * (state.drift or 0)
+
+    return Barrier("scope", value, never_clear, scale, entry.scope == "thread", sees=True)
 
 
 def _stability(entry: StabilityEntry) -> Barrier:

@@ -18,7 +18,7 @@ from gated.core.replay import Difference as ReplayDifference
 from gated.core.replay import replay
 from gated.core.scenario import expect, steps
 from gated.core.scenario.format import AdvanceEntry, ScenarioEntry, ScenarioFile, StateEntry, StepEntry
-from gated.core.scenario.world import World
+from gated.core.scenario.world import Prepare, World
 from gated.core.stages import dcbf
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AbortRequested, AgentId, CallId, Finding, FinishRequested, PolicyBound, RunId, Sender, ThreadId
@@ -49,13 +49,18 @@ class Result(Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
 
 
-def run_document(document: Document, read: Read, seed: int = 0, load: Load = policies.load) -> Iterator[Result]:
-    """Run every scenario of a file. `read` reads a policy file that it names, `load` compiles it. Raises `DocumentError`."""
+def run_document(
+    document: Document, read: Read, seed: int = 0, load: Load = policies.load, prepare: Prepare | None = None
+) -> Iterator[Result]:
+    """Run every scenario of a file. Raises `DocumentError`.
+
+    `read` reads a policy file that it names, `load` compiles it, `prepare` adds embeddings where the policy reads them.
+    """
     entry = decode(document, ScenarioFile)
     policy_of = partial(_policy, document, read, load)
     loaded = policy_of(entry.policy)
     for position, scenario in enumerate(entry.scenarios):
-        play = _Play(document, position, scenario, policy_of, loaded, seed)
+        play = _Play(document, position, scenario, policy_of, World(loaded, prepare), seed)
         failures = tuple(play.run())
         yield Result(document.file, scenario.name, not failures, seed, failures)
 
@@ -82,12 +87,12 @@ class _Play:
         position: int,
         entry: ScenarioEntry,
         policy_of: Callable[[Named], Policy],
-        policy: Policy,
+        world: World,
         seed: int,
     ) -> None:
         self.document, self.position, self.policy_of, self.seed = document, position, policy_of, seed
         self.entry = self._named(entry)
-        self.world = World(policy)
+        self.world = world
         self.failures: list[Failure] = []
         self.resolutions = 0
 
@@ -310,7 +315,7 @@ def state_of(world: World) -> dict[str, Any]:
         "tokens": run.own.tokens,
         "failed": run.failed,
         "history": world.history(),
-        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at)),
+        "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at, run.drift)),
         "machines": state.order.view(world.run),
         "metrics": state.order.totals(),
         "loop_count": {"ACTING": run.dfa.loops},

@@ -7,6 +7,7 @@ interleaving of `concurrent` steps is played on a fork.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -39,6 +40,9 @@ TIMER = Sender("timer", "scenario")
 VAULT = Vault(b"scenario")  # any fixed key does: what a scenario redacts is nobody's secret
 
 
+Prepare = Callable[[Observation], Observation]  # adds what a daemon records with an input: its embeddings
+
+
 class Entry(Struct, frozen=True):
     """A record of the scenario, with the policy that was current when it was made."""
 
@@ -47,8 +51,9 @@ class Entry(Struct, frozen=True):
 
 
 class World:
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, prepare: Prepare | None = None) -> None:
         self.current = policy
+        self._prepare = prepare
         self.known: dict[str, Policy] = {policy.digest: policy}
         self.threads: dict[ThreadId, ThreadState] = {}
         self.log: list[Entry] = []
@@ -90,6 +95,8 @@ class World:
 
     def observe(self, observation: Observation) -> list[Decision | Reply]:
         """Say something for the present run; what the core decided and answered, repeats looked up in the log."""
+        if self._prepare is not None and self.current.embeds:
+            observation = self._prepare(observation)
         return self._observe(self.thread, self.run, observation, self.now)
 
     def _observe(self, thread: ThreadId, run: RunId, observation: Observation, at: int) -> list[Decision | Reply]:

@@ -42,6 +42,7 @@ class DcbfRules(Struct, frozen=True):
     plain: bool  # alpha(h) = h, so the condition is h(next) >= 0
     thread: bool  # some barrier reads the thread's tally
     recent: bool  # some barrier reads the newest calls
+    drift: bool  # the scope barrier reads embeddings
 
 
 def compile_dcbf(
@@ -52,6 +53,7 @@ def compile_dcbf(
     `outbound` are the tools that the policy marks so, `functions` those that its barriers in Python name.
     """
     barriers = standard(entry, outbound)
+    original = barriers["scope"]
     for name in entry.remove:
         if name not in DEFAULT_NAMES:
             known = ", ".join(DEFAULT_NAMES)
@@ -78,6 +80,7 @@ def compile_dcbf(
         plain=kappa == scale and entry.power == 1,
         thread=any(barrier.thread for barrier in chosen),
         recent=any(barrier.recent for barrier in chosen),
+        drift=entry.scope.embeddings is not None and barriers.get("scope") is original,
     )
 
 

@@ -318,7 +318,9 @@ class _Step:
         agent = self.state.runs[body.run].agent
         fresh = body.observation.scores.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
         scores = semantic.again(None if decided.args else call.scores, fresh)
-        wanted = Wanted(call.call, call.tool, decided.args or call.args, call.parent, call.cost_microusd, scores=scores)
+        near = None if decided.args else call.embedding
+        args = decided.args or call.args
+        wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, embedding=near)
         plea = trial.plea_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
