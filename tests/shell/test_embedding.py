@@ -86,7 +86,7 @@ def test_it_opens_no_socket(tmp_path: Path) -> None:
     script.write_text(
         "import socket\n"
         "def none(*a, **k): raise AssertionError('a socket')\n"
-        "socket.socket = socket.create_connection = socket.getaddrinfo = none\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = none\n"
         "from gated.shell.embedding import embedder\n"
         "print(len(embedder().embed(['hello'])[0].vector))\n"
     )
