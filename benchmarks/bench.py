@@ -11,14 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nats
 from nats.aio.msg import Msg
 
-from benchmarks import core
+from benchmarks import approvals, core
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,12 +66,12 @@ async def closed_loop(folder: Path, runs: int, seconds: float, tag: str) -> list
     return spent
 
 
-def gate(kind: str, seconds: float, uvloop: bool) -> dict[str, float]:
-    """The closed-loop figures of one daemon: the gate or the null gate."""
-    found: dict[str, float] = {}
+@contextmanager
+def serving(kind: str, policy: str, uvloop: bool) -> Iterator[Path]:
+    """A daemon with its server, in a folder of its own: the gate or the null gate."""
     with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
         folder = Path(name)
-        (folder / "policy.yaml").write_text(core.PLAIN)
+        (folder / "policy.yaml").write_text(policy)
         command = [sys.executable, "-m", "benchmarks.serve", name, kind, str(folder / "policy.yaml"), *(["--uvloop"] * uvloop)]
         quiet = (folder / "out").open("w")
         server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
@@ -79,15 +80,29 @@ def gate(kind: str, seconds: float, uvloop: bool) -> dict[str, float]:
         while "ready" not in server.stdout.readline():
             if server.poll() is not None:
                 sys.exit((folder / "out").read_text())
+        yield folder
+        server.stdin.close()
+        server.wait(30)
+
+
+def gate(kind: str, seconds: float, uvloop: bool) -> dict[str, float]:
+    """The closed-loop figures of one daemon: the gate or the null gate."""
+    found: dict[str, float] = {}
+    with serving(kind, core.PLAIN, uvloop) as folder:
         for runs in (1, 64, 256):
             spent = asyncio.run(closed_loop(folder, runs, seconds, f"{kind}{runs}x"))
             if runs == 1:
                 found["verdict_ms_p50"], found["verdict_ms_p99"] = core.percentiles(spent)
             else:
                 found[f"verdicts_per_s_{runs}"] = len(spent) / seconds
-        server.stdin.close()
-        server.wait(30)
     return found
+
+
+def approve(seconds: float, uvloop: bool) -> dict[str, float]:
+    """How long an approve takes to the agent that waits."""
+    with serving("gate", approvals.POLICY, uvloop) as folder:
+        half, most = core.percentiles(asyncio.run(approvals.measure(folder, seconds)))
+    return {"approve_ms_p50": half, "approve_ms_p99": most}
 
 
 TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
@@ -98,6 +113,7 @@ TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         ">= 5000, >= 0.7 x null",
         lambda f: f["verdicts_per_s_64"] >= max(5000, 0.7 * f["null_verdicts_per_s_64"]),
     ),
+    "approve_ms_p50": ("<= null verdict + 3", lambda f: f["approve_ms_p50"] <= f["null_verdict_ms_p50"] + 3),
     "replay_records_per_s": (">= 20000", lambda f: f["replay_records_per_s"] >= 20_000),
     "decide_us_p50_100_machines_10000_instances": (
         "<= none + 10",
@@ -118,13 +134,14 @@ def main() -> None:
     found |= core.measure()
     if not chosen.core:
         found |= gate("gate", chosen.seconds, chosen.uvloop)
+        found |= approve(chosen.seconds, chosen.uvloop)
         found |= {f"null_{key}": value for key, value in gate("null", chosen.seconds, chosen.uvloop).items()}
     if chosen.json:
         print(json.dumps(found))
         return
     for key, value in found.items():
         target, holds = TARGETS.get(key, ("", None))
-        known = holds is not None and not (chosen.core and "verdict" in key)
+        known = holds is not None and not (chosen.core and ("verdict" in key or "approve" in key))
         mark = ("yes" if holds(found) else "NO") if known and holds is not None else ""
         print(f"{key:46} {value if isinstance(value, str) else f'{value:12,.2f}'}  {target:24} {mark}")
 
