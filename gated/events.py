@@ -158,10 +158,15 @@ class Score(Struct, frozen=True, omit_defaults=True):
 
 
 class Fingerprints(Struct, frozen=True, array_like=True):
-    """Of a result that must not leave: marks of eight bytes each (base64 in JSON), made under the key of this name."""
+    """Of a result that must not leave: marks of five bytes each (base64 in JSON), made under the key of this name.
+
+    A mark is made of `gram` characters; marks of neighbouring text lie at most `window` characters apart.
+    """
 
     key: str
     marks: bytes
+    gram: int
+    window: int
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):

@@ -46,7 +46,7 @@ def reading(world: World, call: CallId, entry: OutcomeEntry) -> Reading | None:
     injection = _scores({**world.scores, **entry.scores}).get("injection")
     sensitive = known.tool in rules.sensitive and entry.content is not None
     marks = hashlib.sha256(canonical.encode(entry.content)).digest()[:MARK]
-    made = Reading(injection, Fingerprints("scenario", marks) if sensitive else None)
+    made = Reading(injection, Fingerprints("scenario", marks, 1, 1) if sensitive else None)
     return None if made == Reading() else made
 
 

@@ -27,7 +27,7 @@ STAGE: Final = "semantic"
 DetectorName = Literal["secrets", "exfiltration", "injection", "drift", "judge"]
 DETECTORS: Final[tuple[DetectorName, ...]] = get_args(DetectorName)
 
-MARK: Final = 8  # bytes of a fingerprint's mark
+MARK: Final = 5  # bytes of a fingerprint's mark
 MAX_MARKS: Final = 8192  # of a thread; the oldest results are forgotten first
 MAX_TIMEOUT: Final = 20_000_000  # µs; an input that is not acknowledged in time would come again
 NOT_READ: Final = "nobody looked at the result"
@@ -320,5 +320,5 @@ def _bounded(fingerprints: tuple[Fingerprints, ...]) -> tuple[Fingerprints, ...]
             break
         marks = found.marks[:room]
         total += len(marks)
-        kept.append(found if len(marks) == len(found.marks) else Fingerprints(found.key, marks))
+        kept.append(found if len(marks) == len(found.marks) else Fingerprints(found.key, marks, found.gram, found.window))
     return tuple(reversed(kept))

@@ -110,10 +110,10 @@ def test_a_result_is_looked_at_and_only_marks_of_it_are_kept() -> None:
     assert unread.unscored == (Unscored(C, "read_inbox", value, ("exfiltration", "injection"), result=True),)
     assert unread.state.semantic.injection_unknown == semantic.NOT_READ
     assert unread.state.semantic.fingerprints_unknown == semantic.NOT_READ
-    reading = Reading(Score(100_000), Fingerprints("k", b"12345678"))
+    reading = Reading(Score(100_000), Fingerprints("k", b"12345", 8, 4))
     made, second = decide(policy, made.state, with_answers(outcome, {}, reading))
     assert not made.unscored
-    assert made.state.semantic == Seen(100_000, "", (Fingerprints("k", b"12345678"),), "")
+    assert made.state.semantic == Seen(100_000, "", (Fingerprints("k", b"12345", 8, 4),), "")
     assert b"secret plan" not in states.dump(made.state)
     assert states.load(states.dump(made.state)) == made.state
     made, third = decide(
@@ -144,10 +144,10 @@ def test_a_thread_keeps_so_many_marks_and_forgets_the_oldest() -> None:
     seen = Seen()
     for number in range(5):
         marks = bytes([number]) * MARK * (MAX_MARKS // 2)
-        seen = remember(seen, Reading(fingerprints=Fingerprints("k", marks)))
+        seen = remember(seen, Reading(fingerprints=Fingerprints("k", marks, 8, 4)))
         assert sum(len(found.marks) for found in seen.fingerprints) <= MAX_MARKS * MARK
     assert [found.marks[0] for found in seen.fingerprints] == [3, 4]
-    seen = remember(seen, Reading(fingerprints=Fingerprints("k", bytes(MARK * (MAX_MARKS + 9)))))
+    seen = remember(seen, Reading(fingerprints=Fingerprints("k", bytes(MARK * (MAX_MARKS + 9)), 8, 4)))
     assert [len(found.marks) for found in seen.fingerprints] == [MAX_MARKS * MARK]
 
 
@@ -168,7 +168,7 @@ CALLS = st.lists(
 READINGS = st.none() | st.builds(
     Reading,
     injection=st.none() | st.builds(Score, value=SCORES),
-    fingerprints=st.none() | st.just("gone") | st.just(Fingerprints("k", b"12345678")),
+    fingerprints=st.none() | st.just("gone") | st.just(Fingerprints("k", b"12345", 8, 4)),
 )
 OBSERVATIONS = st.builds(
     IntentsReceived, by=st.just(BY), calls=CALLS.map(tuple), mode=st.sampled_from(["each", "atomic"])
