@@ -23,7 +23,7 @@ _WORDS: Final = (
     r"auth(?:entication)?[_-]?key|encryption[_-]?key|signing[_-]?key|client[_-]?secret|connection[_-]?string|"
     r"(?:(?:access|auth|refresh|id|session|bearer|api|csrf|bot)[_-]?)?token"
 )
-_ASSIGNED: Final = rf"(?i)(?:{_WORDS})[\"']?\s*(?:=>|:=|[:=])\s*[\"']?[^\s\"',;&{{}}\[\]]{{4,}}"
+ASSIGNED: Final = rf"(?i)(?:{_WORDS})[\"']?\s*(?:=>|:=|[:=])\s*[\"']?[^\s\"',;&{{}}\[\]]{{4,}}"
 _SCHEMES: Final = r"(?i)\b(?:bearer|basic|digest|apikey)[ \t]+[A-Za-z0-9._~+/=\-]{6,}"
 _LONE_JWT: Final = r"\beyJ[A-Za-z0-9_\-]{8,}"
 _URL_LOGIN: Final = r"(?i)\b[a-z][a-z0-9+.\-]*://[^\s/?#@:]*:[^\s/?#@]+@"
@@ -41,8 +41,13 @@ def is_telling(key: str) -> bool:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    own = (_ASSIGNED, _SCHEMES, _LONE_JWT, _URL_LOGIN, _KEY_BLOCK)
-    return tuple(map(Rule, (*own, *_library())))
+    return (Rule(ASSIGNED), Rule(_SCHEMES), *formats())
+
+
+@cache
+def formats() -> tuple[Rule, ...]:
+    """What is a secret by its own form, whatever stands before it."""
+    return tuple(map(Rule, (_LONE_JWT, _URL_LOGIN, _KEY_BLOCK, *_library())))
 
 
 def _library() -> Iterator[str]:

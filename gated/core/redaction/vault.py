@@ -29,11 +29,16 @@ class Unreadable(Exception):
 class Vault:
     """Digests and seals under one key. The key is never in a record, a message or an error."""
 
-    __slots__ = ("_aead", "_digests")
+    __slots__ = ("_aead", "_digests", "_others")
 
     def __init__(self, key: bytes) -> None:
+        self._others = hmac.digest(key, b"gated other keys", "sha256")
         self._digests = hmac.digest(key, b"gated redaction digest", "sha256")
         self._aead = AESSIV(hmac.digest(key, b"gated redaction seal", "sha512"))
+
+    def key_for(self, purpose: str) -> bytes:
+        """A key of its own for something else that must not be tried out, 32 bytes."""
+        return hmac.digest(self._others, purpose.encode(), "sha256")
 
     def digest(self, value: Any) -> str:
         """Hex digest of decoded JSON."""
