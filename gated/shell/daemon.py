@@ -6,6 +6,7 @@ Exit statuses: 0 stopped as asked, 1 failed while running, 2 could not start (po
 from __future__ import annotations
 
 import gc
+import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -23,13 +24,15 @@ from gated import wire
 from gated.core import decide as core
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
-from gated.documents import DocumentError
+from gated.errors import GatedError
 from gated.shell import api, bus
 from gated.shell.custody import Custody, publish_copies
+from gated.shell.detectors.judge import judge_of
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import EventLog, Sealed
 from gated.shell.policies import read_policy
 from gated.shell.runs import Decide, Outlet, Runs
+from gated.shell.scoring import Scorer
 
 log = structlog.get_logger("gated.daemon")
 
@@ -51,8 +54,8 @@ class Settings(Struct, frozen=True):
 class Daemon:
     """A running daemon; `stop()` drains it."""
 
-    def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings) -> None:
-        self.runs, self.receiver, self.settings = runs, receiver, settings
+    def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings, scorer: Scorer) -> None:
+        self.runs, self.receiver, self.settings, self.scorer = runs, receiver, settings, scorer
         self._stopping = anyio.Event()
 
     def stop(self) -> None:
@@ -65,7 +68,8 @@ class Daemon:
         """Read the policy again; a broken one changes nothing. True where another policy holds now."""
         try:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
-        except DocumentError as error:
+            await anyio.to_thread.run_sync(self.scorer.need, policy.semantic)
+        except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self.runs.registry.current.digest)
             self.runs.health.reload_failed = str(error)
             return False
@@ -109,6 +113,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                         await event_log.seal()
                     await client.flush()
                     await service.stop()
+                    await made.scorer.close()
                 consuming.cancel()
                 searching.cancel()
                 made.runs.drain()
@@ -135,9 +140,11 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
     if custody is not None:
         publish_copies(custody, client)
-    runs = Runs(event_log, policy, outlet, vault, settings.decide)
+    scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
+    scorer.need(policy.semantic)
+    runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide)
     holder.append(bus.Bus(client, runs.take, runs.room))
-    return Daemon(runs, holder[0], settings)
+    return Daemon(runs, holder[0], settings, scorer)
 
 
 async def _in_scope(scope: anyio.CancelScope, work: Callable[[], Any]) -> None:

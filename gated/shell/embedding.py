@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 from msgspec.structs import replace
 
+from gated.errors import GatedError
 from gated.events import Embedding, IntentsReceived, Observation, RunStarted
 
 MODEL: Final = "wordllama-l2-supercat-256"
@@ -30,7 +31,7 @@ _WORDS: Final = str.maketrans("_-./", "    ")
 log = structlog.get_logger("gated.embedding")
 
 
-class EmbeddingsMissing(RuntimeError):
+class EmbeddingsMissing(GatedError, RuntimeError):
     """The extra is not installed."""
 
     def __init__(self, what: str) -> None:

@@ -2,7 +2,7 @@
 
 One task decides (the core is CPU-bound, so more would not help), one commits and publishes; between them stands a short
 queue, so that the next inputs are decided while the last ones are being made durable. Whatever queued meanwhile is committed
-in one transaction.
+in one transaction. What detectors must be asked about is set aside, with the rest of its thread, until they have answered.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append that fails is tried
 again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import anyio
 import structlog
-from anyio.abc import ObjectReceiveStream
+from anyio.abc import ObjectReceiveStream, TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.state import ThreadState
-from gated.core.turn import Registry, Repeat, Reply
+from gated.core.turn import Registry, Repeat, Reply, Unscored
 from gated.events import (
     Body,
     CallDecided,
@@ -47,15 +47,18 @@ from gated.events import (
 from gated.shell import faults
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
+from gated.shell.held import Held
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.policies import load_stored
+from gated.shell.scoring import About, Scorer
 
 BATCH: Final = 256  # inputs that are decided and committed in one go
 QUEUE: Final = 2  # batches between deciding and committing
 CAPACITY: Final = 4096  # inputs that wait in memory
 CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
+ASKED: Final = 3  # rounds of asking detectors about one input: an admitted call of it may let another reach them
 RETRY: Final = 0.25  # seconds between two attempts to append
 TIMER: Final = Sender("timer", "daemon")
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
@@ -76,6 +79,7 @@ class Said(NamedTuple):
     position: int
     ack: str | None
     message_id: str | None
+    asked: int = 0  # how often detectors were asked about it
 
 
 class Settled(NamedTuple):
@@ -123,11 +127,23 @@ class Outlet(NamedTuple):
 class Runs:
     """The states of the threads in memory, and the two tasks that move them."""
 
-    def __init__(self, event_log: EventLog, policy: Policy, outlet: Outlet, vault: Vault, decide: Decide = core.record) -> None:
+    def __init__(
+        self,
+        event_log: EventLog,
+        policy: Policy,
+        outlet: Outlet,
+        vault: Vault,
+        scorer: Scorer | None = None,
+        decide: Decide = core.record,
+    ) -> None:
+        """Without a `scorer` what detectors must be asked about is decided without them: it is not let through."""
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.open_tickets = OpenTickets()
         self.registry = Registry(policy, {policy.digest: policy}, vault)
         self._vault = vault
+        self._scorer = scorer
+        self._held: Held[Said] = Held()
+        self._asking: TaskGroup | None = None
         self._decide = decide
         self._states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
@@ -145,7 +161,7 @@ class Runs:
 
     def room(self) -> int:
         """How many more inputs may be pulled."""
-        return 0 if self._draining else CAPACITY - len(self._inbox)
+        return 0 if self._draining else CAPACITY - len(self._inbox) - len(self._held)
 
     def take(self, item: Input) -> None:
         """An input off the bus. What is not of the contract's form has no run and is dropped with a line in the log."""
@@ -172,6 +188,7 @@ class Runs:
         """Work until `drain`, then until everything that came in is settled."""
         send, receive = anyio.create_memory_object_stream[Batch](QUEUE)
         async with anyio.create_task_group() as tasks:
+            self._asking = tasks
             tasks.start_soon(self._commit_all, receive)
             timers = anyio.CancelScope()
             tasks.start_soon(self._keep_time, timers)
@@ -179,7 +196,7 @@ class Runs:
                 while (batch := await self._next_batch()) is not None:
                     self._dues = {}
                     batch = await self._embedded(batch)
-                    settled = [await self._settle(said) for said in batch]
+                    settled = [item for said in batch if (item := await self._settle(said)) is not None]
                     faults.point("decided")
                     await send.send(Batch(settled, [(*key, due) for key, due in self._dues.items()]))
             timers.cancel()
@@ -191,8 +208,11 @@ class Runs:
         self._arrived.set()
 
     async def _next_batch(self) -> list[Said] | None:
-        while not self._inbox:
-            if self._draining:
+        while True:
+            self._inbox[:0] = self._held.released()
+            if self._inbox:
+                break
+            if self._draining and not self._held:
                 return None
             self._arrived = anyio.Event()
             await self._arrived.wait()
@@ -207,10 +227,12 @@ class Runs:
         found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch])
         return [said._replace(observation=observation) for said, observation in zip(batch, found, strict=True)]
 
-    async def _settle(self, said: Said) -> Settled:
-        """Decide one input on the state that those before it left."""
+    async def _settle(self, said: Said) -> Settled | None:
+        """Decide one input on the state that those before it left; None where it is set aside."""
         if not said.thread:
             return Settled(said, None, (), (), "", "")
+        if self._held and self._held.follows(said.thread, said):
+            return None
         state = self._states.get(said.thread) or await self._load(said.thread)
         handled = 0 < said.position <= state.input
         made, sealed = self._decide(self.registry, state, said.run, said.observation, said.at, said.position)
@@ -218,6 +240,9 @@ class Runs:
         by = said.observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = self.registry.current.digest if run is None else run.policy
+        if made.unscored and not handled and self._ask(said, made, agent, policy):
+            self._keep(said.thread, state)
+            return None
         if handled:
             self._keep(said.thread, state)
             replies = () if made.decisions else made.replies
@@ -230,6 +255,30 @@ class Runs:
         if dues:
             self._remind(min(dues), said.thread, said.run)
         return Settled(said, sealed, made.decisions, made.replies, agent, policy)
+
+    def _ask(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
+        """Set an input aside and ask the detectors about it. False: there is nobody to ask, or they were asked enough."""
+        bound, run = self.registry.known[policy], made.state.runs.get(said.run)
+        if self._scorer is None or self._asking is None or bound.semantic is None or said.asked >= ASKED:
+            return False
+        task = None if run is None else run.task
+        about = About(
+            said.thread,
+            said.run,
+            agent,
+            task,
+            bound.semantic,
+            made.state.semantic,
+            lambda text: bound.redactor.text(text, self._vault),
+        )
+        self._held.hold(said.thread)
+        self._asking.start_soon(self._score, self._scorer, said, about, made.unscored)
+        return True
+
+    async def _score(self, scorer: Scorer, said: Said, about: About, unscored: Sequence[Unscored]) -> None:
+        observation = await scorer.answered(said.observation, about, unscored)
+        self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
+        self._arrived.set()
 
     def _keep(self, thread: ThreadId, state: ThreadState) -> None:
         self._states[thread] = state
@@ -424,7 +473,7 @@ class Runs:
         while len(self._states) > CACHE:
             thread, state = next(iter(self._states.items()))
             stored = await self.log.get(thread, state.seq)
-            if stored is None or any(said.thread == thread for said in self._inbox):
+            if stored is None or thread in self._held or any(said.thread == thread for said in self._inbox):
                 self._states.move_to_end(thread)
                 return
             await self._snapshot(state)

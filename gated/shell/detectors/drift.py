@@ -1,4 +1,4 @@
-"""Drift: how far a call lies from the task of its run, by local embeddings: from 0 (they say the same) to 1 (nothing is shared)."""
+"""Drift: how far a call lies from the task of its run, by local embeddings. 0: they say the same, 1: nothing is shared."""
 
 from __future__ import annotations
 
