@@ -23,7 +23,7 @@ from msgspec import Struct
 from gated import ingress, wire
 from gated.errors import GatedError
 
-UserRole = Literal["daemon", "console", "agent", "approver", "operator", "runner", "auditor"]
+UserRole = Literal["daemon", "console", "agent", "approver", "operator", "runner", "auditor", "judge"]
 
 NAMELESS: Final = ("daemon", "console")
 _VARIABLE: Final = re.compile(r"\$[A-Z][A-Z0-9_]*")
@@ -78,6 +78,7 @@ _MAY: Final[Mapping[UserRole, May]] = {
             "{gated}.events.>",
             "{gated}.log.>",
             "{gated}.lease.>",
+            "{gated}.judge.>",
             "$JS.API.>",
             "$JS.ACK.>",
             "_INBOX.>",
@@ -102,6 +103,8 @@ _MAY: Final[Mapping[UserRole, May]] = {
         ),
         ("{gated}.events.>", "{gated}.tickets.>"),
     ),
+    # what it is asked about a call, it may answer to whoever asked, and nothing else
+    "judge": May(("_INBOX.daemon.>",), ("{gated}.judge.{name}",)),
 }
 
 

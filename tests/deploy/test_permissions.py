@@ -40,6 +40,7 @@ USERS: list[tuple[UserRole, str]] = [
     ("approver", "bob"),
     ("operator", "olga"),
     ("auditor", "audit"),
+    ("judge", "calls"),
 ]
 POLICY = "version: 1\nagents: {support: {allowed_tools: [look], data_scope: any}}\n"
 BCRYPT = ("correct horse", "$2a$04$Rs6gq9hQxmY.VEGfusPNjunKom.frq93CnrjzL4vRFzTvrzf/cvhq")
@@ -147,11 +148,12 @@ INBOXES = ["_INBOX.daemon.x", "_INBOX.agent.support.x", "_INBOX.agent.billing.x"
 READING = ["gated.api.health", "gated.api.policy.show", "gated.api.runs.show", "gated.api.tickets.list"]
 LOG_READING = ["gated.api.log.head", "gated.api.log.read", "gated.api.log.thread"]
 API = [*READING, "gated.api.tickets.forget"]
+JUDGES = ["gated.judge.calls", "gated.judge.other"]
 SYSTEM = ["$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SRV.PING", "$SRV.INFO.gated", "$KV.any.key"]
-PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *API, *LOG_READING, *SYSTEM]
+PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *API, *LOG_READING, *JUDGES, *SYSTEM]
 
 MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
-    ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *INBOXES],
+    ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *JUDGES],
     ("console", ""): [*API, *LOG_READING],
     ("agent", "support"): ["gated.in.t.r.agent.support", "gated.in.other.run.agent.support", "gated.api.health"],
     ("agent", "billing"): ["gated.in.t.r.agent.billing", "gated.api.health"],
@@ -160,6 +162,7 @@ MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
     ("approver", "bob"): ["gated.in.t.r.approver.bob", *API],
     ("operator", "olga"): ["gated.in.t.r.operator.olga", *API, *LOG_READING],
     ("auditor", "audit"): [*READING, *LOG_READING],
+    ("judge", "calls"): ["_INBOX.daemon.x"],
 }
 
 SUBSCRIBING = [
@@ -169,11 +172,12 @@ SUBSCRIBING = [
     *("gated.out.*.*.agent.support", "gated.out.t.r.agent.support", "gated.out.*.*.agent.billing"),
     *("gated.out.*.*.runner.sandbox", "gated.out.*.*.approver.ana", "gated.out.*.*.approver.bob"),
     *("gated.out.*.*.approver.*", "gated.out.*.*.operator.olga"),
+    *("gated.judge.>", "gated.judge.calls", "gated.judge.other"),
     *("gated.tickets.>", "gated.events.>", "gated.events.t.r", "gated.log.>", "gated.lease.>"),
     *("gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING"),
     *("_INBOX.>", "_INBOX.*.>", "_INBOX.agent.>", "_INBOX.agent.*.>", "_INBOX.daemon.>", "_INBOX.console.>"),
     *("_INBOX.agent.support.>", "_INBOX.agent.billing.>", "_INBOX.runner.sandbox.>", "_INBOX.approver.ana.>"),
-    *("_INBOX.approver.bob.>", "_INBOX.operator.olga.>", "_INBOX.auditor.audit.>"),
+    *("_INBOX.approver.bob.>", "_INBOX.operator.olga.>", "_INBOX.auditor.audit.>", "_INBOX.judge.calls.>"),
     *("$JS.>", "$JS.API.>", "$JS.ACK.>", "$JS.EVENT.>", "$SYS.>"),
 ]
 
@@ -187,6 +191,7 @@ MAY_SUBSCRIBE: dict[tuple[UserRole, str], list[str]] = {
     ("approver", "bob"): ["_INBOX.approver.bob.>", "gated.tickets.>", "gated.out.*.*.approver.bob"],
     ("operator", "olga"): ["_INBOX.operator.olga.>", "gated.tickets.>", "gated.out.*.*.operator.olga"],
     ("auditor", "audit"): ["_INBOX.auditor.audit.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"],
+    ("judge", "calls"): ["_INBOX.judge.calls.>", "gated.judge.calls"],
 }
 
 

@@ -30,6 +30,7 @@ from gated.shell.nats_config import UserRole, inbox_prefix, login
 from gated.shell.policies import read_policy
 
 USERS: list[tuple[UserRole, str]] = [
+    ("judge", "calls"),
     *[("agent", name) for name in ("mailer", "worker", "payer")],
     *[("approver", name) for name in ("bob", "ana")],
     ("operator", "local"),

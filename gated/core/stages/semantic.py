@@ -29,7 +29,7 @@ DETECTORS: Final[tuple[DetectorName, ...]] = get_args(DetectorName)
 
 MARK: Final = 5  # bytes of a fingerprint's mark
 MAX_MARKS: Final = 8192  # of a thread; the oldest results are forgotten first
-MAX_TIMEOUT: Final = 20_000_000  # µs; an input that is not acknowledged in time would come again
+MAX_TIMEOUT: Final = 15_000_000  # µs; an input that is not acknowledged in time would come again
 NOT_READ: Final = "nobody looked at the result"
 
 Duration = str | int

@@ -240,7 +240,7 @@ def test_by_default_the_stage_is_on_where_detectors_are_named_and_only_there() -
         ("semantic:\n  secrets:\n    thresholds:\n      deny: 1.5", 6, "not `1.5`"),
         ("semantic:\n  secrets: {thresholds: {deny: sometimes}}", 4, "thresholds"),
         ("semantic:\n  secrets: {}\n  unavailable: allow", 5, "allow"),
-        ("semantic:\n  secrets: {}\n  timeout: 21s", 5, "a timeout is from 1s to 20s, not `21s`"),
+        ("semantic:\n  secrets: {}\n  timeout: 16s", 5, "a timeout is from 1s to 15s, not `16s`"),
         ("semantic:\n  secrets:\n    timeout: soon", 5, "`soon` is not a duration"),
         ("semantic:\n  secrets:\n    tools: ['pay(']", 5, "pay("),
         ("semantic:\n  judge: {}", 4, "a judge has either `nats: SUBJECT` or `http: URL`"),
