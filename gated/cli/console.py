@@ -15,6 +15,7 @@ import anyio.to_thread
 import typer
 
 from gated import wire
+from gated.cli.beside import users_file
 from gated.cli.output import fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
@@ -31,7 +32,7 @@ def console(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = HOST,
     port: Annotated[int | None, typer.Option(help="Port; 8420, or a free one where that is taken.")] = None,
     origin: Annotated[str, typer.Option(help="How browsers reach it, behind a proxy: https://gate.example.")] = "",
-    users: Annotated[Path | None, typer.Option(help="File of users; users.json in the folder.")] = None,
+    users: Annotated[Path | None, typer.Option(help="File of users; console/users.json in the folder.")] = None,
     nats_url: Annotated[str | None, typer.Option("--nats", help="URL of a NATS server of yours.")] = None,
     bus: Annotated[Path | None, typer.Option(help="File of bus passwords by login; bus/bus.json in the folder.")] = None,
     ca: Annotated[Path | None, typer.Option(help="Certificate that the NATS server's is signed with.")] = None,
@@ -43,7 +44,7 @@ def console(
     Add users with `gated users add`. Behind a proxy that terminates TLS give `--origin`.
     """
     serving = Serving(
-        people=People(users or data.absolute() / "users.json"),
+        people=People(users or users_file(data.absolute())),
         passwords=Passwords(bus or data.absolute() / "bus" / "bus.json", nats_url),
         host=host,
         port=port,
@@ -67,8 +68,9 @@ async def _console(serving: Serving, while_stdin: bool) -> None:
         fail("nobody can log in yet, and the console is to listen beyond this machine: add a user first with `gated users add`")
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as heard:
         async with running(serving) as desk:
-            first = "" if serving.people.all() else f"  first log-in {desk.settings.origin}/setup/{serving.setup}"
-            say(f"[bold]console[/]  {desk.settings.origin}{first}")
+            say(f"[bold]console[/]  {desk.settings.origin}")
+            if not serving.people.all():
+                typer.echo(f"nobody can log in yet; create the first user at {desk.settings.origin}/setup/{serving.setup}")
             async with anyio.create_task_group() as tasks:
                 if while_stdin:
                     tasks.start_soon(_until_stdin_ends, tasks.cancel_scope)

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import anyio
 import nats
@@ -15,15 +15,16 @@ import typer
 from nats.errors import Error as NatsError
 
 from gated import wire
+from gated.cli import beside
 from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
+from gated.console.people import People
 from gated.core.policy import Policy
-from gated.core.tickets import people_of
 from gated.shell.custody import Copies, Custody, keys_beside, open_custody
 from gated.shell.daemon import Settings, run_until_told
 from gated.shell.embedded import embedded_server
 from gated.shell.log.sealing import EVERY
 from gated.shell.log.sqlite import open_for_writing
-from gated.shell.nats_config import UserRole, inbox_prefix
+from gated.shell.nats_config import inbox_prefix
 from gated.shell.policies import read_policy
 
 app = typer.Typer()
@@ -55,20 +56,32 @@ def up(
     port: Annotated[int, typer.Option(help="Port of the embedded bus; -1 takes a free one.")] = -1,
     checkpoint_file: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = EVERY,
+    console: Annotated[bool, typer.Option(help="Serve the web console, as a process of its own.")] = True,
+    console_port: Annotated[int | None, typer.Option(help="Its port; 8420, or a free one where that is taken.")] = None,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
-    """Start a gate on this machine: an embedded nats-server, the log and the daemon, all in one folder."""
+    """Start a gate on this machine: an embedded nats-server, the log, the daemon and the console, all in one folder."""
     configure_logging(json_lines=json_logs)
     copies = Copies(checkpoint_every, checkpoint_file)
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies))
+    served = Served(console_port) if console else None
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies, served))
 
 
-async def _up(path: Path, data: Path, port: int, copies: Copies) -> None:
+class Served(NamedTuple):
+    """That a console is served, and where."""
+
+    port: int | None
+
+
+async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served | None) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
     custody = await anyio.to_thread.run_sync(open_custody, data / "keys", copies)
     event_log = await open_for_writing(data / "log.db", custody.sealing)
     try:
-        async with embedded_server(data / "bus", _users(policy), port) as server, anyio.create_task_group() as tasks:
+        people = People(beside.users_file(data))
+        people.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        users = beside.bus_users(policy, people)
+        async with embedded_server(data / "bus", users, port) as server, anyio.create_task_group() as tasks:
             credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
             settings = Settings(server.bus.url, path, credentials, custody=custody)
 
@@ -76,21 +89,23 @@ async def _up(path: Path, data: Path, port: int, copies: Copies) -> None:
                 status = await server.wait()
                 fail(f"the embedded nats-server ended with status {status}; its log is in {data / 'bus'}", NO)
 
+            stopped = anyio.Event()
+
+            def ready() -> None:
+                _announce(server.bus.url, data, policy)
+                if served is not None:
+                    tasks.start_soon(beside.run_console, data, served.port, stopped.is_set)
+
             tasks.start_soon(watch_server)
-            await run_until_told(settings, event_log, policy, lambda: _announce(server.bus.url, data, policy))
+            tasks.start_soon(beside.keep_users, server, path, people, stopped)
+            try:
+                await run_until_told(settings, event_log, policy, ready)
+            finally:
+                stopped.set()
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await event_log.close()
-
-
-def _users(policy: Policy) -> list[tuple[UserRole, str]]:
-    """A user of the embedded bus for every agent, its runner, and one person for each other role."""
-    users: list[tuple[UserRole, str]] = [("agent", name) for name in policy.agents]
-    runners = {p.outcomes_from.removeprefix("runner:") for p in policy.agents.values() if p.outcomes_from != "agent"}
-    users += [("runner", name) for name in sorted(runners)]
-    users += [("approver", name) for name in sorted(people_of(policy.approvals) | {"local"})]
-    return [*users, ("operator", "local"), ("auditor", "local")]
 
 
 def _announce(url: str, data: Path, policy: Policy) -> None:

@@ -9,19 +9,20 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gated.cli.beside import users_file
 from gated.cli.output import CANNOT, Json, fail, say, say_json, table
 from gated.console.people import People, PeopleError, Person, hash_of
 
 app = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option(help="Folder of the gate; its users stand in users.json.")]
+Data = Annotated[Path, typer.Option(help="Folder of the gate; its users stand in console/users.json.")]
 Users = Annotated[Path | None, typer.Option("--users", help="The file of users, where it is not in the folder.")]
 Name = Annotated[str, typer.Argument(help="The user's name, which is that on the bus and in the policy's groups.")]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
 
 
 def _people(data: Path, users: Path | None) -> People:
-    return People(users or data / "users.json")
+    return People(users or users_file(data))
 
 
 def _password(stdin: bool) -> str:

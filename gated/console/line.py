@@ -87,7 +87,7 @@ class Lines:
     async def _connect(self, login: str, reconnected: Callable[[], None] = lambda: None) -> Client:
         found = await self._passwords.options(login)
         if found is None:
-            raise NoAnswer(f"the bus has no user `{login}`")
+            raise NoAnswer(f"the bus has no user `{login}`, so nothing can be said in that name")
         url, options = found
 
         async def again() -> None:
@@ -152,10 +152,21 @@ class Lines:
         async with self._opening:
             line = self._people.get(person)
             if line is None:
-                line = _PersonLine(await self._connect(f"approver:{person}"), person, self.prefix)
+                line = _PersonLine(await self._connect_person(person), person, self.prefix)
                 await line.listen()
                 self._people[person] = line
             return line
+
+    async def _connect_person(self, person: str) -> Client:
+        """A person who was added just now may have to wait until the bus knows them."""
+        until = anyio.current_time() + CONNECT_SECONDS
+        while True:
+            try:
+                return await self._connect(f"approver:{person}")
+            except NoAnswer:
+                if anyio.current_time() > until:
+                    raise
+                await anyio.sleep(0.25)
 
     async def leave(self, person: str) -> None:
         """Close a person's line."""

@@ -23,7 +23,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -67,8 +67,24 @@ class Bus(Struct, frozen=True):
 class Server:
     """A running embedded server."""
 
-    def __init__(self, process: anyio.abc.Process, folder: Path, bus: Bus) -> None:
+    def __init__(self, process: anyio.abc.Process, folder: Path, bus: Bus, configure: Callable[[list[User]], None]) -> None:
         self.process, self.folder, self.bus = process, folder, bus
+        self._configure = configure
+        self._admitting = anyio.Lock()
+
+    async def admit(self, users: Iterable[tuple[UserRole, str]]) -> list[str]:
+        """Let further users in while the server runs; the logins that are new. Nobody is locked out by it."""
+        async with self._admitting:
+            new = [(role, name) for role, name in dict.fromkeys(users) if login(role, name) not in self.bus.users]
+            if not new:
+                return []
+            known = [_of_login(text) for text in self.bus.users]
+            made = await anyio.to_thread.run_sync(_users, self.folder, [*known, *new])
+            await anyio.to_thread.run_sync(self._configure, made)
+            self.process.send_signal(signal.SIGHUP)  # it reads its configuration again, and keeps its connections
+            self.bus = Bus(self.bus.url, {user.login: user.password for user in made})
+            await anyio.to_thread.run_sync(_write_bus, self.folder, self.bus)
+            return [login(role, name) for role, name in new]
 
     async def wait(self) -> int:
         """Until the server ends; its exit status."""
@@ -94,8 +110,12 @@ async def embedded_server(
             process = await _spawn(folder, lock)
         try:
             bus = Bus(await _ready(process, folder, start_seconds), passwords)
-            _write_secret(folder / "bus.json", json.dumps({"url": bus.url, "users": bus.users}, indent=1))
-            yield Server(process, folder, bus)
+            _write_bus(folder, bus)
+
+            def configure(made: list[User]) -> None:
+                _write_secret(folder / "nats.conf", _config(folder, made, port, prefix))
+
+            yield Server(process, folder, bus, configure)
         finally:
             with anyio.CancelScope(shield=True):
                 await _stop(process)
@@ -249,6 +269,15 @@ def _users(folder: Path, users: Iterable[tuple[UserRole, str]]) -> list[User]:
     wanted: list[tuple[UserRole, str]] = [("daemon", ""), *users]
     known = _known_passwords(folder / "bus.json")
     return [User(role, name, known.get(login(role, name)) or secrets.token_urlsafe(24)) for role, name in dict.fromkeys(wanted)]
+
+
+def _of_login(text: str) -> tuple[UserRole, str]:
+    role, _, name = text.partition(":")
+    return role, name  # type: ignore[return-value]  # a login is made of a role
+
+
+def _write_bus(folder: Path, bus: Bus) -> None:
+    _write_secret(folder / "bus.json", json.dumps({"url": bus.url, "users": bus.users}, indent=1))
 
 
 def _known_passwords(file: Path) -> dict[str, str]:
