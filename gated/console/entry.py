@@ -40,11 +40,11 @@ def _with_session(visit: Visit, template: str, **values: Any) -> Response:
 
 
 async def login(visit: Visit) -> Response:
-    """Check a password. Five failures a minute for one name or from one address are heard, more must wait."""
+    """Check a password; after too many failures only once some time has passed."""
     form = await visit.form()
     name, password = form.get("name", "").strip(), form.get("password", "")
     client = visit.request.client.host if visit.request.client is not None else ""
-    keys = (f"name {name[:128]}", f"from {client}")
+    keys = (name[:128], client)
     wait = visit.desk.attempts.wait(*keys)
     if wait > 0:
         error = f"Too many failed attempts. Try again in {math.ceil(wait)} seconds."

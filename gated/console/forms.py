@@ -20,7 +20,7 @@ Kind = Literal["text", "lines", "integer", "number", "choice", "json"]
 
 MOST: Final = 60  # fields; with more, JSON is easier
 LINE: Final = 80  # characters from which a text gets an area
-ABSENT: Final = "\x00absent"
+ABSENT: Final = "absent"  # the value of a choice that is left out: it is no JSON, so no other choice has it
 WHOLE: Final = "args"  # the name of the one field where there is no form
 
 
@@ -108,7 +108,7 @@ def read(made: list[Field], args: Mapping[str, Any], typed: Mapping[str, str]) -
     found, errors = dict(args), dict[str, str]()
     for field in made:
         text = typed.get(field.id, "").replace("\r\n", "\n")
-        if typed.get(f"{field.id}.out") or text == ABSENT:
+        if typed.get(f"{field.id}.out") or (field.kind == "choice" and text == ABSENT):
             found.pop(field.name, None)
         elif text != field.text:
             try:

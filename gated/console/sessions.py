@@ -19,6 +19,9 @@ WHOLE: Final = 12 * 3600.0
 ANONYMOUS: Final = 900.0
 MOST: Final = 5000  # sessions in memory, log-in pages that were never used among them
 SEEN: Final = 1000
+WINDOW: Final = 60.0  # seconds in which failed attempts count
+PER_NAME: Final = 5
+PER_ADDRESS: Final = 30
 
 
 class Session:
@@ -94,32 +97,35 @@ def _digest(name: str) -> bytes:
 
 
 class Attempts:
-    """Failed log-ins by name and by address: past `most` in `seconds` the next must wait."""
+    """Failed log-ins: after five a minute for a name, or thirty from an address, the next must wait."""
 
-    def __init__(self, clock: Callable[[], float], most: int = 5, seconds: float = 60.0) -> None:
-        self._clock, self._most, self._seconds = clock, most, seconds
-        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failed: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
 
-    def wait(self, *keys: str) -> float:
+    def wait(self, name: str, address: str) -> float:
         """Seconds until another attempt is heard; 0: now."""
         now = self._clock()
         waits = [0.0]
-        for key in keys:
-            recent = [at for at in self._failed.get(key, ()) if now - at < self._seconds]
-            if len(recent) >= self._most:
-                waits.append(recent[-self._most] + self._seconds - now)
+        for key, most in ((("name", name), PER_NAME), (("address", address), PER_ADDRESS)):
+            recent = self._recent(key, now)
+            if len(recent) >= most:
+                waits.append(recent[-most] + WINDOW - now)
         return max(waits)
 
-    def failed(self, *keys: str) -> None:
+    def _recent(self, key: tuple[str, str], now: float) -> list[float]:
+        return [at for at in self._failed.get(key, ()) if now - at < WINDOW]
+
+    def failed(self, name: str, address: str) -> None:
         now = self._clock()
-        for key in keys:
-            self._failed[key] = [at for at in self._failed.get(key, ()) if now - at < self._seconds] + [now]
+        for key in (("name", name), ("address", address)):
+            self._failed[key] = [*self._recent(key, now), now]
             self._failed.move_to_end(key)
         while len(self._failed) > MOST:
             self._failed.popitem(last=False)
 
     def succeeded(self, name: str, address: str) -> None:
         """The name starts anew; of the address only this attempt is taken back, since others use it too."""
-        self._failed.pop(name, None)
-        if self._failed.get(address):
-            self._failed[address].pop()
+        self._failed.pop(("name", name), None)
+        if self._failed.get(("address", address)):
+            self._failed["address", address].pop()

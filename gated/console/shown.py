@@ -19,6 +19,7 @@ from gated.core.order.templates import UNSAFE
 LONG: Final = 300  # characters of a string that the short view shows
 LINES: Final = 80  # lines that the short view shows
 DIFF_LINES: Final = 3000
+WORD: Final = 16  # characters by which a marked change is widened to a whole word
 AROUND: Final = 160  # characters that a diff shows around a change in a long line
 
 
@@ -206,8 +207,19 @@ def _changed(line: str, other: str) -> Markup:
     while same < min(len(line), len(other)) - start and line[-1 - same] == other[-1 - same]:
         same += 1
     end = len(line) - same
+    start, end = _whole_word(line, start, end)
     text, start, end = _clip(line, start, end)
     return Markup("{}<mark>{}</mark>{}").format(marked(text[:start]), marked(text[start:end]), marked(text[end:]))
+
+
+def _whole_word(line: str, start: int, end: int) -> tuple[int, int]:
+    """The change widened to the words and numbers that it is in, where they are short."""
+    first, last = start, end
+    while first > 0 and line[first - 1].isalnum() and start - first < WORD:
+        first -= 1
+    while last < len(line) and line[last].isalnum() and last - end < WORD:
+        last += 1
+    return first, last
 
 
 def _clip(line: str, start: int, end: int) -> tuple[str, int, int]:

@@ -99,9 +99,15 @@ def _list(visit: Visit) -> dict[str, Any]:
 
 async def by_id(visit: Visit) -> Response:
     """A ticket by its id alone, as notices name it."""
-    id_ = visit.request.path_params["ticket"]
-    place = visit.desk.board.find(id_) or visit.desk.board.ended(id_) or visit.desk.recent.tickets.get(id_)
-    return visit.lost() if place is None else visit.go(f"/tickets/{place.thread}/{place.run}/{id_}")
+    id_, desk, me = visit.request.path_params["ticket"], visit.desk, visit.me
+    ended = desk.board.ended(id_)
+    line = desk.board.find(id_) or (ended.line if ended is not None else None)
+    past = desk.recent.tickets.get(id_)
+    if line is not None and desk.board.sees(me, line):
+        return visit.go(f"/tickets/{line.thread}/{line.run}/{id_}")
+    if past is not None and desk.recent.may_see_ticket(me, past):
+        return visit.go(f"/tickets/{past.thread}/{past.run}/{id_}")
+    return visit.lost()
 
 
 # --- one ticket ----------------------------------------------------------------------------------------------------------
