@@ -105,5 +105,5 @@ class Monitor:
 
 
 def _view(profile: Profile, state: State, counts: Map[str, int], cost: int, recent: tuple[tuple[str, str, str], ...]) -> View:
-    done = len(state.tools) - state.in_flight
-    return View(profile.name, state.phase, done, counts, cost, state.task, dict(state.labels), state.failed, recent, state.at)
+    labels, calls = dict(state.labels), len(state.tools)
+    return View(profile.name, state.phase, calls, counts, cost, state.task, labels, state.failed, recent, state.at)

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from gated.console.line import Lines, NoAnswer
-from gated.core import policy as core
 from gated.core.fold import fold
 from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
@@ -23,6 +22,7 @@ from gated.core.stages import dcbf
 from gated.core.state import ThreadState
 from gated.documents import DocumentError
 from gated.events import Body, RunId, ThreadId
+from gated.shell.policies import load_stored
 
 KEPT: Final = 32  # threads that stay folded
 RECORDS: Final = 50_000  # and their records in all
@@ -59,7 +59,7 @@ class Policies:
         if digest not in self.known:
             found = await self._lines.ask("policy.show", _PolicyText, policy=digest)
             try:
-                made = core.load_text(bytes(found.text), file=f"policy {digest[:12]} of the gate")
+                made = load_stored(bytes(found.text), digest, lenient=True)
             except DocumentError as error:
                 raise NoAnswer(f"the policy {digest[:12]} cannot be read by this version of the console: {error}") from error
             self.known[digest] = made

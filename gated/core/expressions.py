@@ -35,6 +35,7 @@ ENSURE_NAMES: Final[Names] = {**CALL_NAMES, "result": RESULT_FIELDS}
 BARRIER_NAMES: Final[Names] = {"agent": None, "run": RUN_FIELDS, "recent": None, "at": None}
 WHEN_NAMES: Final[Names] = {"tool": None, "args": None, "agent": None, "run": RUN_FIELDS}
 
+_PLAIN: Final = frozenset({bool, int, float})
 _FAILURES: Final = (cel.Type.ERROR, cel.Type.UNKNOWN)
 _UNDECLARED: Final = re.compile(r"undeclared reference to '([^']*)'")
 
@@ -86,7 +87,7 @@ class Expression:
         except (RuntimeError, TypeError, ValueError) as error:
             raise EvaluationError(self._said(str(error))) from error
         value = found.value()
-        if value.__class__ is bool:  # no error is one; asking for the type costs more than the rest
+        if value.__class__ in _PLAIN:  # no error is one; asking for the type costs more than the rest
             return value
         if found.type() in _FAILURES:
             raise EvaluationError(self._said(str(value)))

@@ -156,9 +156,20 @@ def barrier_state(
     rules = profile.dcbf
     if not rules.seeing and not whole:
         return BarrierState(run.tally, thread)
-    view = contract_view(profile, run, at)
-    view = replace(view, recent=_newest(run)) if rules.recent or whole else view
-    return BarrierState(run.tally, thread, view, drift)
+    tally, recent = run.tally, _newest(run) if rules.recent or whole else ()
+    view = View(
+        profile.name,
+        run.phase,
+        tally.steps + tally.in_flight,
+        tally.counts,
+        tally.cost_microusd,
+        run.task,
+        run.labels,
+        run.failed,
+        recent,
+        at,
+    )
+    return BarrierState(tally, thread, view, drift)
 
 
 def drift_of(profile: Profile, run: RunState, embedding: Embedding | None) -> int | None:

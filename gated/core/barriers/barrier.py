@@ -37,8 +37,9 @@ class BarrierError(ValueError):
 class BarrierState(Struct, frozen=True):
     """What barriers are computed from: the tallies of the run and of its thread, and the run itself.
 
-    `view` is None where no barrier of the agent reads it. Calls in flight count in all of it. `drift` is how far the call in
-    question, or the newest one, is from the task: 1 - cosine in millionths, None where there are no embeddings.
+    `view` is None where no barrier of the agent reads it; its numbers are those of `run`. Calls in flight count in all of it.
+    `drift` is how far the call in question, or the newest one, is from the task: 1 - cosine in millionths, None where there
+    are no embeddings.
     """
 
     run: Tally
@@ -48,48 +49,49 @@ class BarrierState(Struct, frozen=True):
 
     def seen(self, of_thread: bool) -> View:
         """The run as an author's barrier sees it; `of_thread`: with the numbers of all runs of the thread."""
-        view, tally = self.view, self.thread if of_thread else self.run
-        if view is None:
+        if self.view is None:
             raise ValueError("this state has no view of the run")
-        return View(
-            view.agent,
-            view.phase,
-            tally.steps + tally.in_flight,
-            tally.counts,
-            tally.cost_microusd,
-            view.task,
-            view.labels,
-            view.failed,
-            view.recent,
-            view.at,
-        )
+        return numbered(self.view, self.thread) if of_thread else self.view
+
+
+def numbered(view: View, tally: Tally) -> View:
+    """The view with the numbers of a tally, calls in flight counted."""
+    return View(
+        view.agent,
+        view.phase,
+        tally.steps + tally.in_flight,
+        tally.counts,
+        tally.cost_microusd,
+        view.task,
+        view.labels,
+        view.failed,
+        view.recent,
+        view.at,
+    )
 
 
 def successor(state: BarrierState, call: Call, window: int) -> BarrierState:
-    """The state with the call appended: in the tallies (which `seen` reads), the newest of `recent`, phase ACTING.
+    """The state with the call appended: in the tallies, the newest of `recent`, phase ACTING.
 
     Embeddings stay: the call's own is in `state` already.
     """
-    view = state.view
+    tool, reserved, view = call.tool, call.reserved_microusd, state.view
+    run = state.run.admit(tool, reserved, window)
+    thread = run if state.run is state.thread else state.thread.admit(tool, reserved, window)
     if view is not None:
         view = View(
             view.agent,
             Phase.ACTING,
-            view.step_count,
-            view.counts,
-            view.cost_microusd,
+            run.steps + run.in_flight,
+            run.counts,
+            run.cost_microusd,
             view.task,
             view.labels,
             view.failed,
-            (*view.recent[1 - RECENT :], (call.tool, "in_flight", call.args_sha256)),
+            (*view.recent[1 - RECENT :], (tool, "in_flight", call.args_sha256)),
             view.at,
         )
-    return BarrierState(
-        state.run.admit(call.tool, call.reserved_microusd, window),
-        state.thread.admit(call.tool, call.reserved_microusd, window),
-        view,
-        state.drift,
-    )
+    return BarrierState(run, thread, view, state.drift)
 
 
 class Barrier(Struct, frozen=True):

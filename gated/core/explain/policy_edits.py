@@ -256,6 +256,8 @@ def _one_barrier(case: Case, draft: Draft, agent: AgentId, breach: Breach) -> Dr
         yield _unpaired(draft, path)
     if name in DEFAULT_NAMES:
         yield append_at(draft, (*path, "remove"), name, 6)
+    if name == "neural":
+        yield change_at(draft, (*path, "neural"), None, f"take `neural` out of `{said(path)}`", 6)
 
 
 def _raised_barrier(
