@@ -1,4 +1,4 @@
-"""The documents are true: the tutorial's blocks run in order in an empty folder, and the README's policy loads."""
+"""The documents are true: the blocks of each that says so run in order in an empty folder, and the README's policy loads."""
 
 import os
 import re
@@ -27,12 +27,21 @@ def test_the_readme_policy_loads_and_decides() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_the_tutorial_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("tutorial.md", "Read a.py before writing.\nwrote a.py\n"),
+        ("approvals.md", "is approved\npaid 20 to kim\n"),
+    ],
+)
+def test_a_document_runs(tmp_path: Path, document: str, said: str) -> None:
+    """Block by block; what its agent says must come out somewhere."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     running: list[subprocess.Popen[bytes]] = []
+    heard = ""
     try:
-        for kind, option, body in blocks(ROOT / "docs" / "tutorial.md"):
+        for kind, option, body in blocks(ROOT / "docs" / document):
             if option.startswith("file="):
                 (tmp_path / option.removeprefix("file=")).write_text(body)
             elif kind == "sh" and option == "background":
@@ -43,13 +52,13 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
                     ["bash", "-e", "-c", body], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
                 )
                 assert done.returncode == 0, f"{body}\n{done.stdout}\n{done.stderr}"
-                if "agent.py" in body:
-                    assert done.stdout == "Read a.py before writing.\nwrote a.py\n"
+                heard += done.stdout
     finally:
         for process in running:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     assert running
+    assert said in heard
 
 
 def _wait_for(file: Path, environment: dict[str, str], folder: Path) -> None:
@@ -60,4 +69,4 @@ def _wait_for(file: Path, environment: dict[str, str], folder: Path) -> None:
         ):
             return
         time.sleep(0.1)
-    pytest.fail("the gate of the tutorial did not come up")
+    pytest.fail("the gate of the document did not come up")
