@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import jsonschema_rs
+import msgspec
 from msgspec import Meta, Struct
 
 STAGE: Final = "ceilings"
@@ -53,10 +54,15 @@ class ArgumentSchema:
         """The first error by path, for the model to read; None where the arguments fit."""
         if self._validator.is_valid(args):
             return None
-        errors = sorted(self._validator.iter_errors(args), key=lambda e: ([str(p) for p in e.instance_path], e.message))
+        errors = sorted(self._validator.iter_errors(_ordered(args)), key=lambda e: ([str(p) for p in e.instance_path], e.message))
         first = errors[0]
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.instance_path)
         return f"arguments{where}: {first.message}"
+
+
+def _ordered(args: Mapping[str, Any]) -> Any:
+    """The arguments as the log will hold them: messages list properties in their order, and a replay must say the same."""
+    return msgspec.json.decode(msgspec.json.encode(args, order="sorted"))
 
 
 _LINEAR: Final = jsonschema_rs.RegexOptions()
