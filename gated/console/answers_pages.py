@@ -79,7 +79,7 @@ async def _say(visit: Visit, case: Case, form: Mapping[str, str], decision: Any,
         decision=decision,
         decision_id=decision_id if ingress.is_id(decision_id) else uuid.uuid4().hex,
         args_sha256=form.get("digest", ""),
-        note=form.get("note", "").replace("\r\n", "\n").strip()[:MOST_NOTE],
+        note=form.get("note", "").strip()[:MOST_NOTE],
         **more,
     )
     try:

@@ -108,7 +108,7 @@ class Visit:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=FIELDS)
         except (ValueError, UnicodeDecodeError) as error:
             raise Forbidden from error
-        found = dict(pairs)
+        found = {name: value.replace("\r\n", "\n") for name, value in pairs}  # how forms write a line break
         token = found.pop("csrf", "")
         if self.session is None or not hmac.compare_digest(token.encode(), self.session.csrf.encode()):
             raise Forbidden

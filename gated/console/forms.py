@@ -107,7 +107,7 @@ def read(made: list[Field], args: Mapping[str, Any], typed: Mapping[str, str]) -
         return _whole(typed.get(WHOLE, ""))
     found, errors = dict(args), dict[str, str]()
     for field in made:
-        text = typed.get(field.id, "").replace("\r\n", "\n")
+        text = typed.get(field.id, "")
         if typed.get(f"{field.id}.out") or (field.kind == "choice" and text == ABSENT):
             found.pop(field.name, None)
         elif text != field.text:
