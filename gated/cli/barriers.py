@@ -75,7 +75,7 @@ def _values(curve: Curve, barrier: str) -> list[float]:
 
 
 def _print(found: Sequence[Closest], curves: Curves, verified: Verified, recorded: Recorded) -> None:
-    columns = ("barrier", "runs", "closest", "in run", "after call", "record", "that run's curve, from 0 up")
+    columns = ("barrier", "runs", "closest", "in run", "after call", "record", "its curve, from 0")
     drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for item in found:
         colour = "red" if item.value < 0 else "yellow" if item.value == 0 else "green"

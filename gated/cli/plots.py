@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
-WIDTH: Final = 32  # characters of a sparkline
+WIDTH: Final = 24  # characters of a sparkline
 COLOURS: Final = ("#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#bbbbbb")
 DRAWN: Final = 200  # curves in one panel
 
