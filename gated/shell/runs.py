@@ -1,8 +1,9 @@
 """The serialiser: inputs in, records appended, answers out, thread after thread, each thread strictly in order.
 
 One task decides (the core is CPU-bound, so more would not help), one commits and publishes; between them stands a short
-queue, so that the next inputs are decided while the last ones are being made durable. Whatever queued meanwhile is committed
-in one transaction. What detectors must be asked about is set aside, with the rest of its thread, until they have answered.
+queue, so that the next inputs are decided while the last ones are being made durable. A few are decided at a time, so that the
+disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be asked about is
+set aside, with the rest of its thread, until they have answered.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append that fails is tried
 again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
 import structlog
-from anyio.abc import ObjectReceiveStream, TaskGroup
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -53,8 +56,8 @@ from gated.shell.open_tickets import OpenTickets
 from gated.shell.policies import load_stored
 from gated.shell.scoring import About, Scorer
 
-BATCH: Final = 256  # inputs that are decided and committed in one go
-QUEUE: Final = 2  # batches between deciding and committing
+BATCH: Final = 32  # inputs that are decided in one go
+QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
 CAPACITY: Final = 4096  # inputs that wait in memory
 CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
@@ -98,7 +101,7 @@ Due = tuple[ThreadId, RunId, int]
 
 
 class Batch(NamedTuple):
-    """What is committed in one go: settled inputs, and the runs' next deadlines (0: none)."""
+    """What was decided in one go: settled inputs, and the runs' next deadlines (0: none)."""
 
     settled: list[Settled]
     dues: list[Due]
@@ -319,9 +322,10 @@ class Runs:
 
     # --- committing and publishing -----------------------------------------------------------------------------------
 
-    async def _commit_all(self, receive: ObjectReceiveStream[Batch]) -> None:
+    async def _commit_all(self, receive: MemoryObjectReceiveStream[Batch]) -> None:
         async with receive:
-            async for batch, dues in receive:
+            async for first in receive:
+                batch, dues = _joined([first, *_ready(receive)])
                 await self._append([item.record for item in batch if item.record is not None], dues)
                 faults.point("appended")
                 for item in batch:
@@ -530,6 +534,18 @@ class Runs:
             self.open_tickets.search_later(thread, run)
             armed += 1
         return armed
+
+
+def _ready(receive: MemoryObjectReceiveStream[Batch]) -> Iterator[Batch]:
+    """What queued meanwhile."""
+    with suppress(anyio.WouldBlock, anyio.EndOfStream):
+        while True:
+            yield receive.receive_nowait()
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    dues = {(thread, run): due for batch in batches for thread, run, due in batch.dues}
+    return Batch([item for batch in batches for item in batch.settled], [(*key, due) for key, due in dues.items()])
 
 
 def _repeats(replies: Sequence[Reply]) -> bool:
