@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 Decided = Literal["allow", "deny", "suspend"]
 Status = Literal["success", "error", "not_run"]
-Role = Literal["agent", "approver", "operator", "runner", "timer"]
+Role = Literal["agent", "approver", "operator", "runner", "timer", "notifier"]
 
 
 class Sender(Struct, frozen=True):
@@ -277,6 +277,15 @@ class DeadlineReached(Struct, frozen=True, tag="deadline_reached", tag_field="ki
     due: int
 
 
+class NoticeReported(Struct, frozen=True, omit_defaults=True, tag="notice_reported", tag_field="kind"):
+    """Whether people could be told of a ticket over a channel; `error` says why not, empty where they were at last."""
+
+    by: Sender
+    ticket: TicketId
+    channel: str
+    error: str = ""
+
+
 class PolicyBound(Struct, frozen=True, tag="policy_bound", tag_field="kind"):
     """An operator binds the run to another policy (`gated policy bind --now`)."""
 
@@ -304,6 +313,7 @@ Observation = (
     | ForgetRequested
     | RecallRequested
     | DeadlineReached
+    | NoticeReported
     | PolicyBound
     | MessageRefused
 )
@@ -516,10 +526,14 @@ class TicketClosed(Struct, frozen=True, omit_defaults=True, tag="ticket_closed",
 
 
 class TicketNoted(Struct, frozen=True, omit_defaults=True, tag="ticket_noted", tag_field="kind"):
-    """Time passed: the ticket's people were widened, or it is about to expire."""
+    """Time passed: the ticket's people were widened, or it is about to expire. Or its people could not be told over `channel`,
+    and why (`undelivered`), or were told after all (`delivered`).
+    """
 
     ticket: TicketId
-    event: Literal["expiring_soon", "escalated"]
+    event: Literal["expiring_soon", "escalated", "undelivered", "delivered"]
+    channel: str | None = None
+    reason: str = ""
 
 
 class Remembered(Struct, frozen=True, omit_defaults=True):

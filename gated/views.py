@@ -40,6 +40,7 @@ class OpenTicket(Struct, frozen=True):
     answers: tuple[Answer, ...]
     escalated: bool
     soon: bool
+    undelivered: tuple[str, ...]
     opened_at: int
     expires_at: int
 
@@ -64,6 +65,7 @@ def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) 
         answers=ticket.answers,
         escalated=ticket.escalated,
         soon=ticket.soon,
+        undelivered=ticket.undelivered,
         opened_at=ticket.opened_at,
         expires_at=ticket.expires_at,
     )
@@ -129,6 +131,7 @@ def ticket_views(state: ThreadState) -> list[dict[str, Any]]:
             "asks": to_builtins(ticket.asks),
             "rules": to_builtins(ticket.rules),
             "answers": to_builtins(ticket.answers),
+            "undelivered": list(ticket.undelivered),
             "opened_at": rfc3339(ticket.opened_at),
             "expires_at": rfc3339(ticket.expires_at),
         }

@@ -396,7 +396,7 @@ class Refusal(Struct, frozen=True, omit_defaults=True, tag="refusal", kw_only=Tr
 class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_only=True):
     """The life of a ticket: `event` says what happened, the rest what it is about."""
 
-    event: Literal["opened", "answered", "closed", "expiring_soon", "escalated"]
+    event: Literal["opened", "answered", "closed", "expiring_soon", "escalated", "undelivered", "delivered"]
     ticket: str
     thread: str
     run: str
@@ -497,5 +497,6 @@ def to_approvers(decision: Any, thread: ThreadId, run: RunId, at: int) -> Ticket
         case TicketClosed():
             return TicketMessage(event="closed", ticket=decision.ticket, state=decision.state, **base)
         case TicketNoted():
-            return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", **base)
+            details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
+            return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
     return None

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "replay": "logs",
     "verify": "verify",
     "stats": "stats",
+    "notify": "notify",
     "policy": "policy",
     "asyncapi": "asyncapi",
 }

@@ -25,11 +25,13 @@ from gated.shell.embedded import embedded_server
 from gated.shell.log.sealing import EVERY
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import inbox_prefix
+from gated.shell.notify.settings import read_settings
 from gated.shell.policies import read_policy
 
 app = typer.Typer()
 
 Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
+Notify = Annotated[Path | None, typer.Option(help="Tell people of tickets as this file says (docs/notifications.md).")]
 CheckpointFile = Annotated[
     Path | None, typer.Option(help="Append each sealed checkpoint to this file; keep it elsewhere, and a cut log shows.")
 ]
@@ -54,6 +56,7 @@ def up(
     policy: PolicyPath = Path("policy.yaml"),
     data: Data = Path(".gated"),
     port: Annotated[int, typer.Option(help="Port of the embedded bus; -1 takes a free one.")] = -1,
+    notify: Notify = None,
     checkpoint_file: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = EVERY,
     console: Annotated[bool, typer.Option(help="Serve the web console, as a process of its own.")] = True,
@@ -64,7 +67,7 @@ def up(
     configure_logging(json_lines=json_logs)
     copies = Copies(checkpoint_every, checkpoint_file)
     served = Served(console_port) if console else None
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies, served))
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies, served, notify))
 
 
 class Served(NamedTuple):
@@ -73,8 +76,9 @@ class Served(NamedTuple):
     port: int | None
 
 
-async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served | None) -> None:
+async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served | None, notify: Path | None) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
+    channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
     custody = await anyio.to_thread.run_sync(open_custody, data / "keys", copies)
     event_log = await open_for_writing(data / "log.db", custody.sealing)
     try:
@@ -83,7 +87,8 @@ async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served 
         users = beside.bus_users(policy, people)
         async with embedded_server(data / "bus", users, port) as server, anyio.create_task_group() as tasks:
             credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
-            settings = Settings(server.bus.url, path, credentials, custody=custody)
+            cursor = data / "notify.json"
+            settings = Settings(server.bus.url, path, credentials, custody=custody, notify=channels, notify_cursor=cursor)
 
             async def watch_server() -> None:
                 status = await server.wait()
@@ -126,6 +131,7 @@ def serve(
     prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
     replicas: Annotated[int, typer.Option(help="Replicas of the stream of inputs.")] = 1,
     keys: Annotated[Path | None, typer.Option(help="Folder of the keys; `LOG.keys` where it is not given.")] = None,
+    notify: Notify = None,
     checkpoint_file: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = EVERY,
     checkpoint_subject: Annotated[
@@ -146,7 +152,18 @@ def serve(
 
     async def work() -> None:
         custody = await anyio.to_thread.run_sync(open_custody, keys or keys_beside(log), copies)
-        await _serve(Settings(nats_url, policy.absolute(), credentials, prefix, replicas, custody=custody), log, custody)
+        channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
+        settings = Settings(
+            nats_url,
+            policy.absolute(),
+            credentials,
+            prefix,
+            replicas,
+            custody=custody,
+            notify=channels,
+            notify_cursor=log.with_name(log.name + ".notify.json"),
+        )
+        await _serve(settings, log, custody)
 
     run_async(work)
 

@@ -129,8 +129,9 @@ def _of_ticket(made: Callable[..., Entry], decision: Any) -> Entry:
             own = " (its own call)" if answer.self_approved else ""
             return made("ticket", word, f"by {answer.by}{own}", answer.note, ticket=decision.ticket)
         case TicketNoted():
-            word = "escalated" if decision.event == "escalated" else "expires soon"
-            return made("ticket", word, ticket=decision.ticket)
+            word = decision.event.replace("expiring_soon", "expires soon")
+            over = "" if decision.channel is None else f"over {decision.channel}"
+            return made("ticket", word, over, decision.reason, ticket=decision.ticket)
         case _:
             return made("ticket", decision.state, ticket=decision.ticket)
 

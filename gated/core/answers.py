@@ -7,6 +7,7 @@ the whole pipeline runs again on the state and the policy of now.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from gated.events import (
     Decision,
     ForgetRequested,
     Forgotten,
+    NoticeReported,
     ResolutionReceived,
     TicketAnswered,
     TicketCall,
@@ -196,6 +198,15 @@ def forget(turn: Turn, request: ForgetRequested) -> None:
         turn.do(Forgotten(remembered=request.remembered))
     else:
         turn.refuse("approvals.unknown_ticket", f"nothing is remembered as `{request.remembered}`")
+
+
+def note_delivery(turn: Turn, report: NoticeReported) -> None:
+    """A ticket says over which channels nobody could be told of it. What changes nothing is not recorded."""
+    ticket = None if turn.opened is None else turn.opened.tickets.get(report.ticket)
+    if ticket is None or ticket.state != "pending" or bool(report.error) == (report.channel in ticket.undelivered):
+        return
+    event: Literal["undelivered", "delivered"] = "undelivered" if report.error else "delivered"
+    turn.do(TicketNoted(ticket=ticket.id, event=event, channel=report.channel, reason=report.error))
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from gated.events import (
     ForgetRequested,
     IntentsReceived,
     MessageRefused,
+    NoticeReported,
     Observation,
     OutcomeReported,
     Phase,
@@ -152,6 +153,8 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
             calls.recall(turn, observation)
         case DeadlineReached():
             answers.time_passed(turn, observation)
+        case NoticeReported():
+            answers.note_delivery(turn, observation)
         case PolicyBound():
             _bind(turn, observation)
         case MessageRefused():

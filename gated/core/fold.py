@@ -84,10 +84,7 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
             ticket = tickets.close(state.runs[run_id].tickets[decision.ticket], move, at)
             return _with_ticket(state, run_id, ticket)
         case TicketNoted():
-            ticket = state.runs[run_id].tickets[decision.ticket]
-            escalated = ticket.escalated or decision.event == "escalated"
-            soon = ticket.soon or decision.event == "expiring_soon"
-            return _with_ticket(state, run_id, replace(ticket, escalated=escalated, soon=soon))
+            return _with_ticket(state, run_id, tickets.noted(state.runs[run_id].tickets[decision.ticket], decision))
         case Forgotten():
             return _forgotten(state, run_id, decision)
         case PolicyRebound():

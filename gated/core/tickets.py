@@ -31,6 +31,7 @@ from gated.events import (
     ThreadId,
     TicketCall,
     TicketId,
+    TicketNoted,
     TicketOpened,
 )
 from gated.units import parse_duration, rfc3339
@@ -129,6 +130,7 @@ class Ticket(Struct, frozen=True):
     escalated: bool = False
     soon: bool = False
     number: int = 0  # in the order in which the run's tickets were opened
+    undelivered: tuple[str, ...] = ()  # the channels over which its people could not be told
     closed_at: int | None = None
 
 
@@ -256,6 +258,19 @@ def open_ticket(opened: TicketOpened, number: int = 0) -> Ticket:
         answers=opened.answers,
         number=number,
     )
+
+
+def noted(ticket: Ticket, note: TicketNoted) -> Ticket:
+    """The ticket with what time, or those who tell people of it, did to it."""
+    match note.event:
+        case "escalated":
+            return replace(ticket, escalated=True)
+        case "expiring_soon":
+            return replace(ticket, soon=True)
+        case "undelivered":
+            return replace(ticket, undelivered=(*ticket.undelivered, note.channel or ""))
+        case "delivered":
+            return replace(ticket, undelivered=tuple(name for name in ticket.undelivered if name != note.channel))
 
 
 def close(ticket: Ticket, move: Move, at: int) -> Ticket:

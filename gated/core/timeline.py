@@ -118,7 +118,8 @@ def _told(decision: object, by: str) -> str:
         case TicketClosed():
             return f"ticket {decision.ticket} {decision.state}"
         case TicketNoted():
-            return f"ticket {decision.ticket} {decision.event.replace('_', ' ')}"
+            over = f" over {decision.channel}: {decision.reason}" if decision.channel is not None else ""
+            return f"ticket {decision.ticket} {decision.event.replace('_', ' ')}{over}"
         case UngatedExecution():
             return f"call {decision.call} ran without an allow verdict"
         case PolicyRebound():

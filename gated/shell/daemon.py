@@ -9,6 +9,7 @@ import gc
 import os
 import secrets
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,13 +26,16 @@ from gated.core import decide as core
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
+from gated.events import Body, NoticeReported
 from gated.shell import api, bus
 from gated.shell.custody import Custody, publish_copies
 from gated.shell.detectors.judge import judge_of
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import EventLog, Sealed
+from gated.shell.notify.notifier import Cursor, Notifier
+from gated.shell.notify.settings import NotifySettings
 from gated.shell.policies import read_policy
-from gated.shell.runs import Decide, Outlet, Runs
+from gated.shell.runs import Decide, Outlet, Runs, Said
 from gated.shell.scoring import Scorer
 
 log = structlog.get_logger("gated.daemon")
@@ -49,13 +53,15 @@ class Settings(Struct, frozen=True):
     replicas: int = 1
     decide: Decide = core.record
     custody: Custody | None = None  # none: keys for this process only, which read nothing that was sealed before
+    notify: NotifySettings | None = None
+    notify_cursor: Path = Path("notify.json")
 
 
 class Daemon:
     """A running daemon; `stop()` drains it."""
 
-    def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings, scorer: Scorer) -> None:
-        self.runs, self.receiver, self.settings, self.scorer = runs, receiver, settings, scorer
+    def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings, scorer: Scorer, notifier: Notifier | None) -> None:
+        self.runs, self.receiver, self.settings, self.scorer, self.notifier = runs, receiver, settings, scorer, notifier
         self._stopping = anyio.Event()
 
     def stop(self) -> None:
@@ -96,10 +102,12 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         holder.append(made)
         await made.runs.arm()
         async with anyio.create_task_group() as tasks:
-            consuming, searching = anyio.CancelScope(), anyio.CancelScope()
+            consuming, searching, notifying = anyio.CancelScope(), anyio.CancelScope(), anyio.CancelScope()
             tasks.start_soon(_in_scope, consuming, made.receiver.consume)
             tasks.start_soon(_in_scope, searching, made.runs.find_open_tickets)
             tasks.start_soon(made.runs.run)
+            if made.notifier is not None:
+                tasks.start_soon(_in_scope, notifying, made.notifier.run_on)
             service = await api.serve(client, made.runs, settings.prefix)
             log.info("ready", policy=policy.digest, agents=len(policy.agents))
             try:
@@ -116,6 +124,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     await made.scorer.close()
                 consuming.cancel()
                 searching.cancel()
+                notifying.cancel()
                 made.runs.drain()
     finally:
         with anyio.CancelScope(shield=True):
@@ -144,7 +153,27 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     scorer.need(policy.semantic)
     runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide)
     holder.append(bus.Bus(client, runs.take, runs.room))
-    return Daemon(runs, holder[0], settings, scorer)
+    return Daemon(runs, holder[0], settings, scorer, _notifier(settings, event_log, runs, client))
+
+
+def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: Client) -> Notifier | None:
+    if settings.notify is None:
+        return None
+
+    def report(body: Body, said: NoticeReported) -> None:
+        runs.say(Said(body.thread, body.run, said, time.time_ns() // 1000, 0, None, None))
+
+    made = Notifier(
+        settings.notify,
+        event_log,
+        Cursor(settings.notify_cursor),
+        runs.look,
+        report,
+        client.publish,
+        lambda digest: runs.registry.known.get(digest),
+    )
+    runs.on_ticket = made.noticed
+    return made
 
 
 async def _in_scope(scope: anyio.CancelScope, work: Callable[[], Any]) -> None:

@@ -76,6 +76,8 @@ _MAY: Final[Mapping[UserRole, May]] = {
             "{gated}.out.>",
             "{gated}.tickets.>",
             "{gated}.events.>",
+            "{gated}.notices.>",
+            "{gated}.checkpoints",
             "{gated}.log.>",
             "{gated}.lease.>",
             "{gated}.judge.>",
@@ -91,7 +93,7 @@ _MAY: Final[Mapping[UserRole, May]] = {
     "runner": May(("{gated}.in.*.*.runner.{name}", "{gated}.api.health"), ("{gated}.out.*.*.runner.{name}",)),
     "approver": May(
         ("{gated}.in.*.*.approver.{name}", *(f"{{gated}}.api.{verb}" for verb in ("health", "policy.*", "runs.*", "tickets.*"))),
-        ("{gated}.tickets.>", "{gated}.out.*.*.approver.{name}"),
+        ("{gated}.tickets.>", "{gated}.notices.>", "{gated}.out.*.*.approver.{name}"),
     ),
     "operator": May(
         ("{gated}.in.*.*.operator.{name}", "{gated}.api.>"), ("{gated}.tickets.>", "{gated}.out.*.*.operator.{name}")
@@ -101,7 +103,7 @@ _MAY: Final[Mapping[UserRole, May]] = {
             f"{{gated}}.api.{verb}"
             for verb in ("health", "policy.show", "runs.show", "tickets.list", "tickets.page", "tickets.show", "log.*")
         ),
-        ("{gated}.events.>", "{gated}.tickets.>"),
+        ("{gated}.events.>", "{gated}.tickets.>", "{gated}.notices.>", "{gated}.checkpoints"),
     ),
     # what it is asked about a call, it may answer to whoever asked, and nothing else
     "judge": May(("_INBOX.daemon.>",), ("{gated}.judge.{name}",)),

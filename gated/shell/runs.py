@@ -142,6 +142,7 @@ class Runs:
         """Without a `scorer` what detectors must be asked about is decided without them: it is not let through."""
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.open_tickets = OpenTickets()
+        self.on_ticket: Callable[[], None] = lambda: None  # something was published of a ticket
         self.registry = Registry(policy, {policy.digest: policy}, vault)
         self._vault = vault
         self._scorer = scorer
@@ -390,6 +391,7 @@ class Runs:
             notice = wire.to_approvers(decision, said.thread, said.run, at)
             if notice is not None:
                 self.open_tickets.note(notice)
+                self.on_ticket()
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self.outlet.publish(subject, wire.encode(notice), said.message_id)
 

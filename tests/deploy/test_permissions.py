@@ -122,7 +122,10 @@ MISSHAPEN = [
     "gated.in.agent.support",
     "other.in.t.r.agent.support",
 ]
-OUTPUTS = ["gated.out.t.r.agent.support", "gated.out.t.r.agent.billing", "gated.tickets.t.r", "gated.events.t.r"]
+OUTPUTS = [
+    *("gated.out.t.r.agent.support", "gated.out.t.r.agent.billing", "gated.tickets.t.r", "gated.events.t.r"),
+    *("gated.notices.ops", "gated.checkpoints"),
+]
 LOG = ["gated.log.7.t", "gated.lease.7"]
 JETSTREAM = [  # of a stream that is not there, so that what is allowed does no harm
     "$JS.API.INFO",
@@ -174,6 +177,7 @@ SUBSCRIBING = [
     *("gated.out.*.*.approver.*", "gated.out.*.*.operator.olga"),
     *("gated.judge.>", "gated.judge.calls", "gated.judge.other"),
     *("gated.tickets.>", "gated.events.>", "gated.events.t.r", "gated.log.>", "gated.lease.>"),
+    *("gated.notices.>", "gated.checkpoints"),
     *("gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING"),
     *("_INBOX.>", "_INBOX.*.>", "_INBOX.agent.>", "_INBOX.agent.*.>", "_INBOX.daemon.>", "_INBOX.console.>"),
     *("_INBOX.agent.support.>", "_INBOX.agent.billing.>", "_INBOX.runner.sandbox.>", "_INBOX.approver.ana.>"),
@@ -187,10 +191,13 @@ MAY_SUBSCRIBE: dict[tuple[UserRole, str], list[str]] = {
     ("agent", "support"): ["_INBOX.agent.support.>", "gated.out.*.*.agent.support", "gated.out.t.r.agent.support"],
     ("agent", "billing"): ["_INBOX.agent.billing.>", "gated.out.*.*.agent.billing"],
     ("runner", "sandbox"): ["_INBOX.runner.sandbox.>", "gated.out.*.*.runner.sandbox"],
-    ("approver", "ana"): ["_INBOX.approver.ana.>", "gated.tickets.>", "gated.out.*.*.approver.ana"],
-    ("approver", "bob"): ["_INBOX.approver.bob.>", "gated.tickets.>", "gated.out.*.*.approver.bob"],
+    ("approver", "ana"): ["_INBOX.approver.ana.>", "gated.tickets.>", "gated.notices.>", "gated.out.*.*.approver.ana"],
+    ("approver", "bob"): ["_INBOX.approver.bob.>", "gated.tickets.>", "gated.notices.>", "gated.out.*.*.approver.bob"],
     ("operator", "olga"): ["_INBOX.operator.olga.>", "gated.tickets.>", "gated.out.*.*.operator.olga"],
-    ("auditor", "audit"): ["_INBOX.auditor.audit.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"],
+    ("auditor", "audit"): [
+        *("_INBOX.auditor.audit.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"),
+        *("gated.notices.>", "gated.checkpoints"),
+    ],
     ("judge", "calls"): ["_INBOX.judge.calls.>", "gated.judge.calls"],
 }
 

@@ -27,6 +27,7 @@ from gated.shell.embedded import Server, embedded_server
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import UserRole, inbox_prefix, login
+from gated.shell.notify.settings import NotifySettings
 from gated.shell.policies import read_policy
 
 USERS: list[tuple[UserRole, str]] = [
@@ -107,13 +108,14 @@ def write_policy(folder: Path, text: str = POLICY) -> Path:
 
 
 @asynccontextmanager
-async def daemon_on(bus: Bus, folder: Path) -> AsyncIterator[Live]:
+async def daemon_on(bus: Bus, folder: Path, notify: NotifySettings | None = None) -> AsyncIterator[Live]:
     """A daemon in this process on a server, with the policy and the log of a folder."""
     path = folder / "policy.yaml"
     custody = open_custody(folder / "keys", Copies(every=100, file=folder / "checkpoints", subject="gated.checkpoints"))
     event_log = await open_for_writing(folder / "log.db", custody.sealing)
     try:
-        settings = Settings(bus.url, path, bus.credentials("daemon"), custody=custody)
+        cursor = folder / "notify.json"
+        settings = Settings(bus.url, path, bus.credentials("daemon"), custody=custody, notify=notify, notify_cursor=cursor)
         async with daemon(settings, event_log, read_policy(path)) as made:
             yield Live(bus, made, folder / "log.db")
     finally:
