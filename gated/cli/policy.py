@@ -16,14 +16,15 @@ from gated.cli.barriers import barriers
 from gated.cli.check import check
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
+from gated.cli.init import init
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
 from gated.cli.reading import compiled, document_of
 from gated.cli.suggest import suggest_policy
 from gated.cli.train_barrier import train_barrier
 from gated.core.order.diagram import mermaid, svg
 from gated.core.order.patterns import PatternError, compile_pattern
-from gated.core.policy import PolicyEntry
 from gated.core.scenario import Result, run_document
+from gated.core.schema import policy_schema
 from gated.documents import Document
 from gated.shell.embedding import prepared
 from gated.shell.policies import load_document, read_document
@@ -88,8 +89,7 @@ def _short(value: Any) -> str:
 @app.command("schema", epilog="Example: gated policy schema > policy.schema.json")
 def schema() -> None:
     """The JSON Schema of the policy file, for editors."""
-    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(PolicyEntry)}
-    sys.stdout.write(json.dumps(made, indent=2) + "\n")
+    sys.stdout.write(json.dumps(policy_schema(), indent=2) + "\n")
 
 
 @app.command("match", epilog="""Example: gated policy match 'Bash(npm *)' --tool Bash --args '{"command": "npm ci"}'""")
@@ -148,6 +148,7 @@ def diagram(
         say(f"wrote {target}")
 
 
+app.command("init", epilog="Example: gated policy init --template coding-agent my-agent/")(init)
 app.command("check", epilog="Example: gated policy check policy.yaml")(check)
 app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
 app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)

@@ -10,6 +10,6 @@ from gated.documents.decoding import decode
 from gated.documents.document import Document, DocumentError, Place
 from gated.documents.merging import merge_documents
 from gated.documents.reading import parse_document
-from gated.documents.writing import write_yaml
+from gated.documents.writing import write_flow, write_yaml
 
-__all__ = ["Document", "DocumentError", "Place", "decode", "merge_documents", "parse_document", "write_yaml"]
+__all__ = ["Document", "DocumentError", "Place", "decode", "merge_documents", "parse_document", "write_flow", "write_yaml"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_/-]*")
+_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_/-]*")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 # What YAML does not take as it is: control characters, line breaks of its older version, what is no character.
 _UNSAFE: Final = re.compile("[^\\x20-\\x7e\\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
@@ -22,7 +22,7 @@ def write_yaml(data: Mapping[str, Any]) -> str:
 def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
     for key, value in data.items():
         head = f"{' ' * indent}{_scalar(key)}:"
-        flow = _flow(value)
+        flow = write_flow(value)
         if indent and len(head) + len(flow) < WIDTH:
             yield f"{head} {flow}"
         elif isinstance(value, dict) and value:
@@ -30,16 +30,17 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
             yield from _mapping(value, indent + 2)
         elif isinstance(value, list | tuple) and value:
             yield head
-            yield from (f"{' ' * (indent + 2)}- {_flow(item)}" for item in value)
+            yield from (f"{' ' * (indent + 2)}- {write_flow(item)}" for item in value)
         else:
             yield f"{head} {flow}"
 
 
-def _flow(value: Any) -> str:
+def write_flow(value: Any) -> str:
+    """On one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {write_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(write_flow, value)) + "]"
     return _scalar(value)
 
 

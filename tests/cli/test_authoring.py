@@ -161,3 +161,65 @@ def test_suggest_of_nobody(log: Path) -> None:
     status, _, told = gated("policy", "suggest", "--log", log, "--agent", "zoe")
     assert status == 1
     assert "zoe" in told
+
+
+# --- init ------------------------------------------------------------------------------------------------------------
+
+
+def sound(folder: Path) -> bool:
+    """The policy loads with no warning, and its scenarios pass."""
+    found = json.loads(gated("policy", "check", folder / "policy.yaml", "--json", "--strict")[1])
+    return [item for item in found["findings"] if item["level"] == "warning"] == [] and gated(
+        "policy", "test", folder / "scenarios.yaml"
+    )[0] == 0
+
+
+@pytest.mark.parametrize("name", ["coding-agent", "payments", "one-payment-per-invoice"])
+def test_init_from_a_template(name: str, tmp_path: Path) -> None:
+    assert name in gated("policy", "init", "--template", "list")[1].split()
+    assert gated("policy", "init", tmp_path / "new", "--template", name)[0] == 0
+    assert sound(tmp_path / "new")
+    assert json.loads((tmp_path / "new" / "policy.schema.json").read_text())["$schema"]
+    first = (tmp_path / "new" / "policy.yaml").read_text().splitlines()[0]
+    assert "yaml-language-server" not in first or first.endswith("$schema=policy.schema.json")
+
+
+def test_init_writes_over_nothing_unless_told(tmp_path: Path) -> None:
+    assert gated("policy", "init", tmp_path, "--template", "chat-ops")[0] == 0
+    status, _, told = gated("policy", "init", tmp_path, "--template", "payments")
+    assert (status, "is there already" in told) == (1, True)
+    assert gated("policy", "init", tmp_path, "--template", "payments", "--force")[0] == 0
+    assert "payer" in (tmp_path / "policy.yaml").read_text()
+    status, _, told = gated("policy", "init", tmp_path / "x", "--template", "nosuch")
+    assert (status, "there are browsing-research" in told) == (2, True)
+
+
+def test_init_asks(tmp_path: Path) -> None:
+    said = ["helper", "ana", "Read, sql_query, http_request, send_email", "send_email", "bob"]
+    said += ["file_path:path", "table:table", "url:url", "", "/srv/work", "api.ours.example", "shop", "50"]
+    status, text, _ = gated("policy", "init", tmp_path, given="\n".join(said) + "\n")
+    assert status == 0, text
+    assert sound(tmp_path)
+    policy = (tmp_path / "policy.yaml").read_text()
+    assert "owner: ana" in policy
+    assert "allowed_paths: [/srv/work]" in policy
+    assert "approval_required: [send_email]" in policy
+
+
+def test_init_asks_again_where_an_answer_makes_no_sense(tmp_path: Path) -> None:
+    said = ["helper", "ana", "Bash(", "Read, pay", "refund", "pay", "ana", "ana, bob", "file_path", "file_path:path", "", "", "0"]
+    status, text, _ = gated("policy", "init", tmp_path, given="\n".join(said) + "\n")
+    assert status == 0, text
+    for words in (
+        "`Bash(` at character",
+        "`refund` is not among the tools",
+        "other than the owner",
+        "`file_path:` is not name:kind",
+    ):
+        assert words in text
+    assert sound(tmp_path)
+
+
+def test_init_by_its_defaults(tmp_path: Path) -> None:
+    assert gated("policy", "init", tmp_path, given="\n" * 12)[0] == 0
+    assert sound(tmp_path)
