@@ -200,6 +200,7 @@ class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag
     parent: RunId | None = None
     message: str | None = None  # the client's id of its message, by which it is known when it is published again
     embedding: Embedding | None = None  # of the task
+    open_elsewhere: int = 0  # the agent's open runs on other threads, counted where `runs: {max_open}` asks
 
 
 class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_received", tag_field="kind"):
@@ -207,6 +208,7 @@ class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_rece
     calls: tuple[Wanted, ...]
     mode: Literal["each", "atomic"] = "each"
     nesting: Literal["explicit", "inferred"] = "inferred"
+    open_elsewhere: int = 0  # as of a run's start
 
 
 class OutcomeReported(Struct, frozen=True, omit_defaults=True, tag="outcome_reported", tag_field="kind"):

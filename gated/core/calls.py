@@ -69,23 +69,23 @@ def open_run(turn: Turn, agent: AgentId, intents: IntentsReceived) -> tuple[str,
     """An intent with no start before it opens the run, if its agent may; else why not."""
     if turn.opened is not None or all(wanted.refused is not None for wanted in intents.calls):
         return None
-    barred = may_open(turn, agent, by_operator=False)
+    barred = may_open(turn, agent, by_operator=False, elsewhere=intents.open_elsewhere)
     if barred is None:
         turn.do(RunOpened(agent=agent, policy=turn.registry.current.digest))
     return barred
 
 
-def may_open(turn: Turn, agent: AgentId, *, by_operator: bool) -> tuple[str, str] | None:
-    """Why a run of `agent` may not be opened now: code and reason."""
+def may_open(turn: Turn, agent: AgentId, *, by_operator: bool, elsewhere: int = 0) -> tuple[str, str] | None:
+    """Why a run of `agent` may not be opened now: code and reason. `elsewhere` are its open runs on other threads."""
     profile = turn.registry.current.agents.get(agent)
     if profile is None:
         return "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if profile.operator_opens and not by_operator:
         return "lifecycle.run_not_open", "runs of this agent are opened by an operator"
     if profile.max_open is not None:
-        held = sum(1 for run in turn.state.runs.values() if run.agent == agent and not run.end)
+        held = turn.state.open_runs.get(agent, 0) + elsewhere
         if held >= profile.max_open:
-            return "lifecycle.limit", f"{held} runs are open in this thread, {profile.max_open} may be"
+            return "lifecycle.limit", f"`{agent}` has {held} open runs, {profile.max_open} may be: finish one"
     return None
 
 

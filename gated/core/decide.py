@@ -182,7 +182,9 @@ def _start(turn: Turn, start: RunStarted) -> None:
         turn.replies.append(RunAnswered(status=run.end or "open", message=run.reason))  # the same message again
         return
     barred = may_speak(turn, start.agent) or _reopens(turn)
-    barred = barred or calls.may_open(turn, start.agent, by_operator=by_operator) or _orphan(turn, start.parent)
+    elsewhere = start.open_elsewhere
+    barred = barred or calls.may_open(turn, start.agent, by_operator=by_operator, elsewhere=elsewhere)
+    barred = barred or _orphan(turn, start.parent)
     if barred is not None:
         turn.refuse(*barred)
         return
@@ -269,5 +271,5 @@ def _bind(turn: Turn, bind: PolicyBound) -> None:
         what = "there is no such run" if run is None else f"no policy `{bind.policy}` is loaded"
         turn.refuse("lifecycle.run_not_open", what)
         return
-    strangers = engine.strangers(policy.profile(run.agent).machines, turn.state.order)
+    strangers = engine.strangers(policy.profile(run.agent).machines, turn.state.order, turn.run_id)
     turn.do(PolicyRebound(policy=bind.policy, strangers=strangers))

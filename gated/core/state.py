@@ -137,6 +137,7 @@ class ThreadState(Struct, frozen=True):
     refusals: int = 0
     tally: Tally = Tally(0)
     runs: Map[RunId, RunState] = Map()
+    open_runs: Map[AgentId, int] = Map()
     order: OrderState = OrderState()
     remembered: tuple[Remembered, ...] = ()
     circuits: Map[str, Circuit] = Map()

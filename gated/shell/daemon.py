@@ -100,6 +100,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         await bus.ensure_stream(client, settings.prefix, settings.replicas)
         made = _assemble(settings, event_log, policy, client)
         holder.append(made)
+        await made.runs.say_again()
         await made.runs.arm()
         async with anyio.create_task_group() as tasks:
             consuming, searching, notifying = anyio.CancelScope(), anyio.CancelScope(), anyio.CancelScope()

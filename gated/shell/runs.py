@@ -52,6 +52,7 @@ from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
 from gated.shell.held import Held
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
+from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.policies import load_stored
 from gated.shell.scoring import About, Scorer
@@ -63,6 +64,7 @@ CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
 ASKED: Final = 3  # rounds of asking detectors about one input: an admitted call of it may let another reach them
 RETRY: Final = 0.25  # seconds between two attempts to append
+LOST: Final = BATCH * (QUEUE + 2)  # the newest records that a crash may have kept from being published
 TIMER: Final = Sender("timer", "daemon")
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
@@ -159,6 +161,7 @@ class Runs:
         self._sooner = anyio.Event()
         self._draining = False
         self._dues: dict[tuple[ThreadId, RunId], int] = {}  # of the batch that is being decided
+        self._open_runs: OpenRuns | None = None  # counted from when a policy first caps them
         self.drained = anyio.Event()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -239,7 +242,10 @@ class Runs:
             return None
         state = self._states.get(said.thread) or await self._load(said.thread)
         handled = 0 < said.position <= state.input
-        made, sealed = self._decide(self.registry, state, said.run, said.observation, said.at, said.position)
+        observation = said.observation
+        if asks_of_open_runs(self.registry, state, said.run, observation):
+            observation = await self._with_open_runs(state, observation)
+        made, sealed = self._decide(self.registry, state, said.run, observation, said.at, said.position)
         run = made.state.runs.get(said.run)
         by = said.observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
@@ -252,6 +258,8 @@ class Runs:
             replies = () if made.decisions else made.replies
             return Settled(said, None, (), replies, agent, policy, again=True)
         self._keep(said.thread, made.state)
+        if self._open_runs is not None:
+            self._open_runs.follow(state, made.state)
         dues = due_times(made.decisions)
         if isinstance(said.observation, DeadlineReached) and run is not None:
             self._armed.pop((said.thread, said.run), None)
@@ -283,6 +291,11 @@ class Runs:
         observation = await scorer.answered(said.observation, about, unscored)
         self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
         self._arrived.set()
+
+    async def _with_open_runs(self, state: ThreadState, observation: Observation) -> Observation:
+        if self._open_runs is None:
+            self._open_runs = await OpenRuns.of(self.log, self._states)
+        return self._open_runs.told(state, observation)
 
     def _keep(self, thread: ThreadId, state: ThreadState) -> None:
         self._states[thread] = state
@@ -369,17 +382,14 @@ class Runs:
     async def _answer(self, item: Settled) -> None:
         if item.again and not _repeats(item.replies) and await self._answer_again(item):
             return
-        said = item.said
         if item.record is not None:
-            await self._publish_record(item, item.record.seq, item.record.at, item.decisions)
-            events = wire.events_subject(said.thread, said.run, self.outlet.prefix)
-            await self.outlet.publish(events, item.record.body, None)
+            await self._publish_record(item, item.record, item.decisions)
         for reply in item.replies:
             await self._reply(item, reply)
         faults.point("published")
 
-    async def _publish_record(self, item: Settled, seq: int, at: int, decisions: Sequence[Decision]) -> None:
-        said, prefix = item.said, self.outlet.prefix
+    async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
+        said, prefix, seq, at = item.said, self.outlet.prefix, record.seq, record.at
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
             message = wire.to_agent(self._revealed(decision), item.policy, seq, at)
@@ -394,6 +404,26 @@ class Runs:
                 self.on_ticket()
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self.outlet.publish(subject, wire.encode(notice), said.message_id)
+        await self.outlet.publish(wire.events_subject(said.thread, said.run, prefix), record.body, None)
+
+    async def say_again(self) -> int:
+        """Publish what timers decided just before a crash: no input comes again and asks for it. Returns how many records.
+
+        A log that was sealed at its end was left in order, and all of it had been published.
+        """
+        head, notes = await self.log.head(), await self.log.checkpoints()
+        if notes and notes[-1].position >= head:
+            return 0
+        told = 0
+        async for _, record in self.log.read_all(max(0, head - LOST)):
+            body = unseal(record)
+            if isinstance(body.observation, DeadlineReached):
+                run = (await self.look(body.thread)).runs.get(body.run)
+                said = Said(body.thread, body.run, body.observation, body.at, 0, None, None)
+                owner, policy = ("", body.policy) if run is None else (run.agent, run.policy)
+                await self._publish_record(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
+                told += 1
+        return told
 
     def _revealed(self, decision: Decision) -> Decision:
         """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
@@ -442,8 +472,8 @@ class Runs:
         while seq > 0:
             stored = await self.log.get(said.thread, seq)
             body = None if stored is None else unseal(stored)
-            if body is not None and body.input == said.position:
-                await self._publish_record(item, body.seq, body.at, body.decisions)
+            if stored is not None and body is not None and body.input == said.position:
+                await self._publish_record(item, stored, body.decisions)
                 return True
             if body is not None and 0 < body.input < said.position:
                 return False

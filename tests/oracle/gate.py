@@ -59,7 +59,9 @@ class Gate:
         code = lifecycle.stranger(self.policy, found, run, agent)
         if code is None and found is not None and run in found.runs:
             code = "lifecycle.run_exists"
-        code = code or lifecycle.opening(self.policy, found, agent, by_operator=operator) or lifecycle.orphan(found, parent)
+        code = (
+            code or lifecycle.opening(self.policy, self.threads, agent, by_operator=operator) or lifecycle.orphan(found, parent)
+        )
         if code is not None:
             return {"refused": code}
         opened = self._open(thread, run, agent, at)
@@ -115,7 +117,7 @@ class Gate:
         found = self.threads.get(thread)
         code = lifecycle.stranger(self.policy, found, run, agent)
         if code is None and (found is None or run not in found.runs):
-            code = lifecycle.opening(self.policy, found, agent, by_operator=False)
+            code = lifecycle.opening(self.policy, self.threads, agent, by_operator=False)
             if code is None:
                 self._open(thread, run, agent, at)  # an intent with no start before it opens the run
         if code is not None:

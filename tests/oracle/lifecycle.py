@@ -20,7 +20,7 @@ def stranger(policy: Policy, thread: Thread | None, run: str, agent: str) -> str
     return None
 
 
-def opening(policy: Policy, thread: Thread | None, agent: str, *, by_operator: bool) -> str | None:
+def opening(policy: Policy, threads: dict[str, Thread], agent: str, *, by_operator: bool) -> str | None:
     """The code for why this agent may not open a run here."""
     profile = policy.profile(agent)
     if profile is None:
@@ -28,8 +28,7 @@ def opening(policy: Policy, thread: Thread | None, agent: str, *, by_operator: b
     rules = profile.get("runs") or {}
     if rules.get("opened_by", "agent") == "operator" and not by_operator:
         return "lifecycle.run_not_open"
-    open_runs = [r for r in (thread.runs.values() if thread else []) if r.agent == agent and thread and not thread.ending(r.id)]
-    # ambiguous: the page gives `max_open` per agent, but a decision sees one thread; counted within the thread
+    open_runs = [r for t in threads.values() for r in t.runs.values() if r.agent == agent and not t.ending(r.id)]
     if "max_open" in rules and len(open_runs) >= rules["max_open"]:
         return "lifecycle.limit"
     return None

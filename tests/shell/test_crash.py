@@ -11,10 +11,18 @@ import anyio
 import msgspec
 import pytest
 from anyio import to_thread
+from nats.aio.msg import Msg
 
 from gated.client import Verdict
-from gated.events import CallDecided
+from gated.core.decide import record
+from gated.core.fold import fold
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import CallDecided, DeadlineReached, RunId, Sender, ThreadId, unseal
 from gated.shell.faults import Point
+from gated.shell.log.open import open_log
+from gated.shell.log.sqlite import open_for_writing
+from gated.shell.policies import read_policy
 from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
 
 RUNS, CALLS = 8, 25
@@ -114,6 +122,61 @@ async def test_what_was_said_once_is_answered_although_the_daemon_dies(tmp_path:
     for _, verdict in heard.heard:
         assert isinstance(verdict, Verdict)
         assert _same(verdict, made[verdict.call][0])
+
+
+ASKING = """
+version: 1
+agents: {worker: {checks: [privilege], allowed_tools: [pay], approval_required: [pay]}}
+"""
+
+
+async def expire_unheard(path: Path) -> None:
+    """Append what the timer of the one open ticket decides, as a daemon that dies before it says so."""
+    policy = read_policy(path / "policy.yaml")
+    event_log = await open_for_writing(path / "log.db")
+    try:
+        state = ThreadState(ThreadId("r"))
+        async for stored in event_log.read(ThreadId("r")):
+            state = fold({policy.digest: policy}, state, unseal(stored), stored.hash)
+        (ticket,) = state.runs[RunId("r")].tickets.values()
+        due = ticket.expires_at + 1
+        registry = Registry(policy, {policy.digest: policy})
+        _, expired = record(registry, state, RunId("r"), DeadlineReached(Sender("timer", "daemon"), due), due)
+        assert expired is not None
+        await event_log.append_many([expired], [(ThreadId("r"), RunId("r"), 0)])
+    finally:
+        await event_log.close()
+
+
+async def test_what_a_timer_decided_just_before_the_daemon_died_is_said_at_the_next_start(tmp_path: Path) -> None:
+    """No input comes again for it: the verdict, the ticket's end and the record for auditors come out of the log, once."""
+    write_policy(tmp_path, ASKING)
+    events: list[bytes] = []
+
+    async def note(message: Msg) -> None:
+        events.append(message.data)
+
+    async with (
+        server(tmp_path) as (_, bus),
+        bus.user("agent", "worker") as worker,
+        bus.user("auditor", "local") as auditor,
+    ):
+        heard = await ears(worker, "worker")
+        await auditor.subscribe("gated.events.>", cb=note)
+        await auditor.flush()
+        async with daemon_on(bus, tmp_path):
+            await tell(worker, agent("worker"), "r", intents(("c", "pay", {})))
+            await heard.count(1)
+        await expire_unheard(tmp_path)
+        for _ in range(2):
+            async with daemon_on(bus, tmp_path):
+                await heard.until(lambda: len(heard.heard) > 1)
+        codes = [answer.code for _, answer in heard.heard if isinstance(answer, Verdict)]
+        assert codes == ["privilege.approval_required", "approvals.expired"]
+        async with open_log(str(tmp_path / "log.db")) as log:
+            stored = [stored.body async for _, stored in log.read_all()]
+        await heard.until(lambda: len(events) == len(stored))
+    assert sorted(events) == sorted(stored)
 
 
 async def test_a_killed_bus_that_comes_back_loses_and_changes_nothing(tmp_path: Path) -> None:

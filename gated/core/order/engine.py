@@ -261,13 +261,12 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
     return tuple(sorted(found))
 
 
-def strangers(machines: MachineSet, order: OrderState) -> tuple[str, ...]:
-    """`machine[key]=state` of the instances that are in a state their machine does not have (any more)."""
+def strangers(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str, ...]:
+    """`machine[key]=state` of the run's and the thread's instances in a state that their machine does not have (any more)."""
     found = [
         _shown(machine, key, instance)
-        for slot, keys in order.instances.items()
-        if (machine := machines.by_name.get(slot.partition("/")[2])) is not None
-        for key, instance in keys.items()
+        for machine in machines.machines
+        for key, instance in (order.instances.get(slot_of(machine.name, machine.scope, run)) or {}).items()
         if instance.state not in machine.states
     ]
     return tuple(sorted(found))
@@ -275,6 +274,11 @@ def strangers(machines: MachineSet, order: OrderState) -> tuple[str, ...]:
 
 def _shown(machine: Machine, key: str, instance: Instance) -> str:
     return f"{machine.name}[{escape_text(key)}]={instance.state}"
+
+
+def own_slots(machines: MachineSet, run: RunId) -> list[str]:
+    """Where the instances are that end with the run."""
+    return [slot_of(machine.name, "run", run) for machine in machines.machines if machine.scope == "run"]
 
 
 # --- the fold --------------------------------------------------------------------------------------------------------

@@ -91,10 +91,14 @@ class Counts(Struct, frozen=True):
 
 
 class OrderState(Struct, frozen=True):
-    """Instances by slot (`slot_of`) and key; `size` counts them. `issued` is the tick of each machine and key's reminder."""
+    """Instances by slot (`slot_of`) and key; `size` counts them, those in `retired` slots (of runs that ended) not.
+
+    `issued` is the tick of each machine and key's reminder.
+    """
 
     instances: Map[str, Map[str, Instance]] = Map()
     size: int = 0
+    retired: Map[str, bool] = Map()
     tick: int = 0
     issued: Map[str, int] = Map()
     metrics: Counts = Counts()
@@ -116,7 +120,16 @@ class OrderState(Struct, frozen=True):
         else:
             return self
         instances = self.instances.set(slot, keys) if keys else self.instances.delete(slot)
-        return replace(self, instances=instances, size=self.size + len(keys) - before)
+        more = 0 if slot in self.retired else len(keys) - before
+        return replace(self, instances=instances, size=self.size + more)
+
+    def retire(self, slots: Iterable[str]) -> OrderState:
+        """What a run leaves behind in its own slots can be looked at, and takes no room any more."""
+        held = [slot for slot in slots if slot in self.instances]
+        if not held:
+            return self
+        freed = sum(len(self.instances[slot]) for slot in held)
+        return replace(self, size=self.size - freed, retired=self.retired.update(dict.fromkeys(held, True)))
 
     def counted(self, machine: str, name: str) -> OrderState:
         counts = self.by_machine.get(machine, _NO_COUNTS).plus(name)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gated.core.answers import due_times
 from gated.core.decide import record
@@ -25,9 +26,11 @@ from gated.events import (
     CallId,
     DeadlineReached,
     Decision,
+    IntentsReceived,
     Observation,
     Record,
     RunId,
+    RunStarted,
     Score,
     Sender,
     ThreadId,
@@ -99,9 +102,21 @@ class World:
             observation = self._prepare(observation)
         return self._observe(self.thread, self.run, observation, self.now)
 
+    def _with_open(self, thread: ThreadId, observation: Observation) -> Observation:
+        """As the daemon says it: with the agent's open runs on other threads, where the policy caps them."""
+        if not isinstance(observation, RunStarted | IntentsReceived):
+            return observation
+        agent = observation.agent if isinstance(observation, RunStarted) else AgentId(observation.by.name)
+        profile = self.current.agents.get(agent)
+        if profile is None or profile.max_open is None:
+            return observation
+        others = sum(state.open_runs.get(agent, 0) for name, state in self.threads.items() if name != thread)
+        return replace(observation, open_elsewhere=others)
+
     def _observe(self, thread: ThreadId, run: RunId, observation: Observation, at: int) -> list[Decision | Reply]:
         state = self.threads.get(thread) or ThreadState(thread)
-        made, sealed = record(Registry(self.current, self.known, VAULT), state, run, observation, at)
+        said = self._with_open(thread, observation)
+        made, sealed = record(Registry(self.current, self.known, VAULT), state, run, said, at)
         if sealed is not None:
             self.log.append(Entry(sealed, self.current))
         self.threads[thread] = made.state

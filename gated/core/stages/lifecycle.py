@@ -14,7 +14,7 @@ STAGE: Final = "lifecycle"
 
 
 class RunsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`runs:` of an agent: who opens its runs, and how many of them may be open in one thread."""
+    """`runs:` of an agent: who opens its runs, and how many of them may be open at a time."""
 
     opened_by: Literal["agent", "operator"] = "agent"
     max_open: Annotated[int, Meta(ge=1)] | None = None

@@ -510,10 +510,12 @@ def test_strangers_are_in_states_that_their_machine_does_not_know() -> None:
     for key in ("b", "a"):
         thread.run("Read", {"file_path": key})
     bound = [step("Read", "unread", "seen"), step("Write", "read", "seen")]
-    assert engine.strangers(MachineSet([machine("read-before-write", initial="unread", transitions=bound)]), thread.order) == ()
+    assert (
+        engine.strangers(MachineSet([machine("read-before-write", initial="unread", transitions=bound)]), thread.order, R1) == ()
+    )
     renamed = MachineSet([machine("read-before-write", initial="unread", transitions=bound[:1])])
-    assert engine.strangers(renamed, thread.order) == ("read-before-write[a]=read", "read-before-write[b]=read")
-    assert engine.strangers(MachineSet([]), thread.order) == ()
+    assert engine.strangers(renamed, thread.order, R1) == ("read-before-write[a]=read", "read-before-write[b]=read")
+    assert engine.strangers(MachineSet([]), thread.order, R1) == ()
 
 
 # --- the end of a run ------------------------------------------------------------------------------------------------
