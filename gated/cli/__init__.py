@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "doctor": "daemon",
     "runs": "runs",
     "tickets": "tickets",
+    "cluster": "cluster",
     "console": "console",
     "users": "users",
     "log": "logs",

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import anyio
 import nats
@@ -19,14 +19,19 @@ from gated.cli import beside
 from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
 from gated.console.people import People
 from gated.core.policy import Policy
+from gated.ingress import is_id
 from gated.shell.custody import Copies, Custody, keys_beside, open_custody
-from gated.shell.daemon import Settings, run_until_told
+from gated.shell.daemon import Settings, daemon, run_until_told
 from gated.shell.embedded import embedded_server
 from gated.shell.log.sealing import EVERY
 from gated.shell.log.sqlite import open_for_writing
+from gated.shell.login import login
+from gated.shell.membership import new_name
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.notify.settings import read_settings
 from gated.shell.policies import read_policy
+from gated.shell.supervisor import Supervisor, worker_command
+from gated.shell.worker import worker
 
 app = typer.Typer()
 
@@ -36,6 +41,8 @@ CheckpointFile = Annotated[
     Path | None, typer.Option(help="Append each sealed checkpoint to this file; keep it elsewhere, and a cut log shows.")
 ]
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Records between two checkpoints; there is one at stop too.")]
+CLUSTER_KEYS: Final = Path("gated.keys")  # of the workers of a cluster, where nobody names another folder
+
 PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
 
 
@@ -104,7 +111,7 @@ async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served 
             tasks.start_soon(watch_server)
             tasks.start_soon(beside.keep_users, server, path, people, stopped)
             try:
-                await run_until_told(settings, event_log, policy, ready)
+                await run_until_told(daemon(settings, event_log, policy), ready)
             finally:
                 stopped.set()
             tasks.cancel_scope.cancel()
@@ -120,16 +127,15 @@ def _announce(url: str, data: Path, policy: Policy) -> None:
 
 @app.command(epilog="Example: gated serve --nats nats://127.0.0.1:4222 --policy policy.yaml --log gated.db")
 def serve(
-    nats_url: Annotated[str, typer.Option("--nats", help="URL of the NATS server or cluster.")],
     policy: PolicyPath,
-    log: Annotated[Path, typer.Option(help="The log, a SQLite file.")],
-    user: Annotated[str | None, typer.Option(envvar="GATED_NATS_USER", help="User of the daemon.")] = None,
-    password: Annotated[
-        str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")
-    ] = None,
+    log: Annotated[str, typer.Option(help="The log: a SQLite file, or `nats:` to share the cluster's with other workers.")],
+    nats_url: Annotated[
+        str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL of the NATS server or cluster; several with commas.")
+    ] = "",
+    user: Annotated[str, typer.Option(envvar="GATED_NATS_USER", help="User of the daemon.")] = "",
     creds: Annotated[Path | None, typer.Option(help="A NATS credentials file.")] = None,
-    prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
-    replicas: Annotated[int, typer.Option(help="Replicas of the stream of inputs.")] = 1,
+    prefix: Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject.")] = wire.PREFIX,
+    replicas: Annotated[int, typer.Option(help="Replicas of the streams, where they are made.")] = 1,
     keys: Annotated[Path | None, typer.Option(help="Folder of the keys; `LOG.keys` where it is not given.")] = None,
     notify: Notify = None,
     checkpoint_file: CheckpointFile = None,
@@ -138,34 +144,71 @@ def serve(
         str | None, typer.Option(help="Publish each checkpoint on this subject; the daemon must be let to.")
     ] = None,
     checkpoint_stdout: Annotated[bool, typer.Option(help="Print each checkpoint on standard output.")] = False,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="With `--log nats:`: so many processes.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=1024, help="With `--log nats:`: fixed when the log is made.")] = 64,
+    name: Annotated[str, typer.Option(help="With `--log nats:`: the worker's name; one is made where none is given.")] = "",
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
-    """Run the daemon on a NATS server of yours."""
+    """Run the daemon on a NATS server of yours, or a worker of a cluster.
+
+    The password comes from GATED_NATS_PASSWORD or the file that GATED_NATS_PASSWORD_FILE names, never from an argument; with
+    GATED_NATS_CA the server's certificate must be of that authority. More workers, on this machine or others, only have to
+    be started with the same `--log nats:`.
+    """
     configure_logging(json_lines=json_logs)
-    credentials: dict[str, Any] = {"inbox_prefix": inbox_prefix("daemon", "")}
-    if creds is not None:
-        credentials["user_credentials"] = str(creds)
-    if user is not None:
-        credentials |= {"user": user, "password": password or ""}
+    cluster = log.startswith("nats:")
+    if not cluster and (workers > 1 or name):
+        fail("several workers share a log on the bus: use `--log nats:`")
+    if cluster and notify is not None:
+        fail("a worker of a cluster sends no notifications: let `gated.tickets.>` be followed by one program that does")
+    if name and not is_id(name):
+        fail(f"`{name}` cannot be a worker's name: use 1-128 of A-Z a-z 0-9 _ -")
     show = _print_checkpoint if checkpoint_stdout else None
     copies = Copies(checkpoint_every, checkpoint_file, show, checkpoint_subject)
+    folder = keys or (CLUSTER_KEYS if cluster else keys_beside(Path(log)))
 
     async def work() -> None:
-        custody = await anyio.to_thread.run_sync(open_custody, keys or keys_beside(log), copies)
+        custody = await anyio.to_thread.run_sync(open_custody, folder, copies)  # before the workers, that all find the same keys
+        if workers > 1:
+            raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
+        told = login(nats_url if nats_url or log == "nats:" else log if cluster else "", user=user or None, creds=_text(creds))
         channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
         settings = Settings(
-            nats_url,
+            told.url,
             policy.absolute(),
-            credentials,
+            told.credentials,
             prefix,
             replicas,
             custody=custody,
             notify=channels,
-            notify_cursor=log.with_name(log.name + ".notify.json"),
+            notify_cursor=Path(log).with_name(Path(log).name + ".notify.json"),
+            partitions=partitions,
         )
-        await _serve(settings, log, custody)
+        await (_work(settings, name) if cluster else _serve(settings, Path(log), custody))
+
+    def command() -> list[str]:
+        options = {
+            "--policy": policy,
+            "--log": log,
+            "--nats": nats_url or None,
+            "--user": user or None,
+            "--creds": creds,
+            "--prefix": prefix,
+            "--replicas": replicas,
+            "--partitions": partitions,
+            "--keys": folder,
+            "--checkpoint-file": checkpoint_file,
+            "--checkpoint-every": checkpoint_every,
+            "--checkpoint-subject": checkpoint_subject,
+        }
+        flags = {"--checkpoint-stdout": checkpoint_stdout, "--json-logs": json_logs}
+        return worker_command(options, [flag for flag, given in flags.items() if given])
 
     run_async(work)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _print_checkpoint(note: str) -> None:
@@ -177,10 +220,19 @@ async def _serve(settings: Settings, path: Path, custody: Custody) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
     event_log = await open_for_writing(path, custody.sealing)
     try:
-        await run_until_told(settings, event_log, policy, lambda: say(f"[bold]gated serves[/]  bus {settings.url}  log {path}"))
+        started = daemon(settings, event_log, policy)
+        await run_until_told(started, lambda: say(f"[bold]gated serves[/]  bus {settings.url}  log {path}"))
     finally:
         with anyio.CancelScope(shield=True):
             await event_log.close()
+
+
+async def _work(settings: Settings, name: str) -> None:
+    policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
+    name = name or new_name()
+    await run_until_told(
+        worker(settings, policy, name), lambda: say(f"[bold]gated works[/]  cluster {settings.url}  worker {name}")
+    )
 
 
 async def ask(data: Path, verb: str, question: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ Lists come in pages of at most `PAGE_BYTES`, since an answer is one message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -33,11 +33,11 @@ class ApiError(GatedError):
     """A request that cannot be answered as it is."""
 
 
-async def serve(client: Client, runs: Runs, prefix: str) -> Service:
+async def serve(client: Client, runs: Runs, prefix: str, more: Mapping[str, Verb] | None = None) -> Service:
     """Answer requests until the service is stopped."""
     service = await nats.micro.add_service(client, name="gated", version="1.0.0", description="the gate's questions and answers")
     group = service.add_group(name=f"{prefix}.api")
-    for name, verb in _verbs(runs).items():
+    for name, verb in {**_verbs(runs), **(more or {})}.items():
         await group.add_endpoint(name=name.replace(".", "_"), subject=name, handler=_handler(verb))
     return service
 

@@ -33,6 +33,8 @@ MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
 CONNECT_SECONDS: Final = 5.0  # for the first connection
 PULL_EXPIRES: Final = 20.0  # seconds
+PINNED_EXPIRES: Final = 1.0  # seconds: each pull keeps the pin
+WRONG_PIN: Final = "423"
 SILENCE: Final = 30.0  # seconds without a word from the server after which the consumer is rewound
 ACK_WAIT: Final = 60.0  # seconds
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay in the stream
@@ -58,11 +60,26 @@ class Input(NamedTuple):
     content_type: str | None
 
 
+class Source(NamedTuple):
+    """The consumer that inputs come from. A consumer that serves one client at a time knows it by `pin`, in `group`."""
+
+    stream: str = wire.STREAM
+    consumer: str = "gated"
+    group: str = ""
+    pin: str = ""
+
+
+DAEMON: Final = Source()
+
+
 class Bus:
     """A connection that receives inputs and publishes. `on_input` is called in the loop, for each input in order."""
 
-    def __init__(self, client: Client, on_input: Callable[[Input], None], wanted: Callable[[], int]) -> None:
-        self.client = client
+    def __init__(
+        self, client: Client, on_input: Callable[[Input], None], wanted: Callable[[], int], source: Source = DAEMON
+    ) -> None:
+        self.client, self.source = client, source
+        self.unpinned = anyio.Event()  # another client has the consumer now
         self._on_input = on_input
         self._wanted = wanted
         self._inbox: Subscription | None = None
@@ -115,7 +132,7 @@ class Bus:
             self._rewinding.set()
 
     async def _reset(self) -> None:
-        subject = f"$JS.API.CONSUMER.RESET.{wire.STREAM}.{CONSUMER}"
+        subject = f"$JS.API.CONSUMER.RESET.{self.source.stream}.{self.source.consumer}"
         answer = await self.client.request(subject, b"", timeout=5.0)
         said = json.loads(answer.data)
         if "error" in said:
@@ -126,9 +143,10 @@ class Bus:
         if room <= 0 or self.client.is_closed or not self.client.is_connected:
             return
         self._heard = anyio.current_time()
-        request = {"batch": room, "expires": int(PULL_EXPIRES * 1e9)}
         self._outstanding += room
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{wire.STREAM}.{CONSUMER}"
+        pinned = {"group": self.source.group, "id": self.source.pin} if self.source.pin else {}
+        request = {"batch": room, "expires": int((PINNED_EXPIRES if pinned else PULL_EXPIRES) * 1e9), **pinned}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.source.stream}.{self.source.consumer}"
         await self.client.publish(subject, json.dumps(request).encode(), reply=self._prefix)
 
     async def _take(self, message: Msg) -> None:
@@ -136,12 +154,13 @@ class Bus:
         headers = message.headers
         if headers is not None and "Status" in headers and not message.reply.startswith("$JS.ACK"):
             self._status(headers)
+            if self.source.pin and not self._stopped:
+                await self._pull()
             return
         self._outstanding -= 1
         stored = _stored(message.reply)
         if stored.sequence != self._expected:
-            if stored.sequence > self._expected:
-                self._rewinding.set()
+            self._rewinding.set()  # a gap; or somebody else rewound the consumer, and what comes is counted anew
             return
         self._expected += 1
         self._position = max(self._position, stored.position)
@@ -165,8 +184,8 @@ class Bus:
         jetstream, newest = self.client.jetstream(timeout=5.0), 0
         while True:
             try:
-                newest = newest or (await jetstream.stream_info(wire.STREAM)).state.last_seq
-                consumer = await jetstream.consumer_info(wire.STREAM, CONSUMER)
+                newest = newest or (await jetstream.stream_info(self.source.stream)).state.last_seq
+                consumer = await jetstream.consumer_info(self.source.stream, self.source.consumer)
                 delivered, floor = consumer.delivered, consumer.ack_floor
                 reached = max(self._position, floor.stream_seq if floor else 0)
                 if reached >= newest or (not consumer.num_pending and (delivered.stream_seq if delivered else 0) <= reached):
@@ -178,9 +197,11 @@ class Bus:
 
     def _status(self, headers: dict[str, str]) -> None:
         """A pull ended: what it did not bring is no longer outstanding."""
+        if headers["Status"] == WRONG_PIN:
+            self.unpinned.set()
         left = int(headers.get("Nats-Pending-Messages", "0"))
         self._outstanding = max(0, self._outstanding - left)
-        if headers["Status"] not in ("404", "408", "100"):
+        if headers["Status"] not in ("404", "408", "100", WRONG_PIN):
             log.info("the server ended a pull", status=headers["Status"], why=headers.get("Description"))
             self._outstanding = 0
 
@@ -209,7 +230,7 @@ class Bus:
                 await anyio.sleep(0.05)
 
 
-CONSUMER: Final = "gated"
+CONSUMER: Final = DAEMON.consumer
 
 
 class _Stored(NamedTuple):
@@ -228,14 +249,17 @@ def _stored(reply: str) -> _Stored:
 async def connect(
     url: str, name: str, on_reconnect: Callable[[], None], seconds: float = CONNECT_SECONDS, **credentials: Any
 ) -> Client:
-    """A connection that reconnects for ever and says so. Raises `BusError` where the server is too old or out of reach.
+    """A connection that reconnects for ever and says so; `url` may be several, with commas between them.
+
+    Raises `BusError` where the server is too old or out of reach.
 
     With endless reconnection the client would try for ever to connect at first, also with a wrong password.
     """
     failures: list[str] = []
 
     async def disconnected() -> None:
-        log.warning("disconnected from the bus")
+        if not client.is_closed:
+            log.warning("disconnected from the bus")
 
     async def reconnected() -> None:
         log.info("reconnected to the bus")
@@ -250,7 +274,7 @@ async def connect(
     try:
         with anyio.fail_after(seconds):
             await client.connect(
-                url,
+                url.split(","),
                 name=name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction

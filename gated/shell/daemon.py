@@ -11,9 +11,9 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import structlog
@@ -55,6 +55,7 @@ class Settings(Struct, frozen=True):
     custody: Custody | None = None  # none: keys for this process only, which read nothing that was sealed before
     notify: NotifySettings | None = None
     notify_cursor: Path = Path("notify.json")
+    partitions: int = 64
 
 
 class Daemon:
@@ -190,14 +191,26 @@ def rarely_collect() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def run_until_told(settings: Settings, event_log: EventLog, policy: Policy, ready: Callable[[], None]) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy.
+class Running(Protocol):
+    """A daemon, or a worker of a cluster."""
+
+    settings: Settings
+
+    def stop(self) -> None: ...
+
+    async def wait_stopping(self) -> None: ...
+
+    async def reload(self) -> bool: ...
+
+
+async def run_until_told(started: AbstractAsyncContextManager[Running], ready: Callable[[], None]) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy.
 
     A signal that comes while the daemon starts is heard once it runs.
     """
     rarely_collect()
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
-        async with daemon(settings, event_log, policy) as made, anyio.create_task_group() as tasks:
+        async with started as made, anyio.create_task_group() as tasks:
             tasks.start_soon(_hear_signals, made, heard)
             unwatched = anyio.Event()
             tasks.start_soon(_watch_policy, made, unwatched)
@@ -207,7 +220,7 @@ async def run_until_told(settings: Settings, event_log: EventLog, policy: Policy
             tasks.cancel_scope.cancel()
 
 
-async def _hear_signals(made: Daemon, heard: AsyncIterator[signal.Signals]) -> None:
+async def _hear_signals(made: Running, heard: AsyncIterator[signal.Signals]) -> None:
     async for number in heard:
         if number == signal.SIGHUP:
             await made.reload()
@@ -216,7 +229,7 @@ async def _hear_signals(made: Daemon, heard: AsyncIterator[signal.Signals]) -> N
             made.stop()
 
 
-async def _watch_policy(made: Daemon, unwatched: anyio.Event) -> None:
+async def _watch_policy(made: Running, unwatched: anyio.Event) -> None:
     """Reload on a change. The folder of a file is watched, since editors replace files.
 
     The watching thread cannot be cancelled: until it is told to end, a stop would wait for it for seconds.

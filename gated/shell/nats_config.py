@@ -64,7 +64,7 @@ class User(Struct, frozen=True):
 
 
 class May(NamedTuple):
-    """Subjects with `{gated}`, `{name}` and `{thread}` still to be filled in."""
+    """Subjects with `{gated}`, `{stream}`, `{name}` and `{thread}` still to be filled in."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -78,14 +78,13 @@ _MAY: Final[Mapping[UserRole, May]] = {
             "{gated}.events.>",
             "{gated}.notices.>",
             "{gated}.checkpoints",
-            "{gated}.log.>",
-            "{gated}.lease.>",
+            *(f"{{gated}}.{kind}.>" for kind in ("log", "lease", "part", "policy", "checkpoint", "snapshot", "timer", "cluster")),
             "{gated}.judge.>",
             "$JS.API.>",
             "$JS.ACK.>",
             "_INBOX.>",
         ),
-        ("{gated}.api.>", "$SRV.>"),
+        ("{gated}.api.>", "$SRV.>", "{gated}.cluster.>", "{gated}.tickets.>"),
     ),
     "console": May(("{gated}.api.>",), ("{gated}.tickets.>", "{gated}.events.>")),
     # an agent asks how the gate is, and nothing about the runs and tickets of others
@@ -99,9 +98,13 @@ _MAY: Final[Mapping[UserRole, May]] = {
         ("{gated}.in.*.*.operator.{name}", "{gated}.api.>"), ("{gated}.tickets.>", "{gated}.out.*.*.operator.{name}")
     ),
     "auditor": May(
-        tuple(
-            f"{{gated}}.api.{verb}"
-            for verb in ("health", "policy.show", "runs.show", "tickets.list", "tickets.page", "tickets.show", "log.*")
+        (
+            *(
+                f"{{gated}}.api.{verb}"
+                for verb in ("health", "policy.show", "runs.show", "tickets.list", "tickets.page", "tickets.show", "log.*")
+            ),
+            # a cluster's log itself: what reads it asks for nothing else
+            *(f"$JS.API.{verb}.{{stream}}" for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")),
         ),
         ("{gated}.events.>", "{gated}.tickets.>", "{gated}.notices.>", "{gated}.checkpoints"),
     ),
@@ -127,7 +130,11 @@ def permissions(user: User, prefix: str = wire.PREFIX) -> Mapping[str, list[str]
 
     def filled(subjects: Iterable[str]) -> list[str]:
         threads = user.threads or ("*",)
-        every = (s.format(gated=prefix, name=user.name, thread=thread) for s in subjects for thread in threads)
+        every = (
+            s.format(gated=prefix, stream=f"{prefix.upper()}_LOG", name=user.name, thread=thread)
+            for s in subjects
+            for thread in threads
+        )
         return list(dict.fromkeys(every))
 
     return {

@@ -127,6 +127,7 @@ class Outlet(NamedTuple):
     acknowledge: Callable[[str], Awaitable[None]]
     prefix: str = wire.PREFIX
     caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
+    tells_time: bool = False  # deadlines come as inputs: no timers here
 
 
 class Runs:
@@ -198,7 +199,8 @@ class Runs:
             self._asking = tasks
             tasks.start_soon(self._commit_all, receive)
             timers = anyio.CancelScope()
-            tasks.start_soon(self._keep_time, timers)
+            if not self.outlet.tells_time:
+                tasks.start_soon(self._keep_time, timers)
             async with send:
                 while (batch := await self._next_batch()) is not None:
                     self._dues = {}
@@ -316,8 +318,10 @@ class Runs:
             body = unseal(stored)
             await self._know(body)
             state = fold(self.registry.known, state, body, stored.hash)
-        for run in state.runs.values():
+        for run_id, run in state.runs.items():
             await self._know_policy(run.policy)
+            if self.outlet.tells_time and (due := next_due(run)):
+                self._armed.setdefault((thread, run_id), due)
         return state
 
     async def _know(self, body: Body) -> None:
@@ -535,6 +539,8 @@ class Runs:
         self._dues[(thread, run)] = due
         if due:
             self._armed[(thread, run)] = due
+            if self.outlet.tells_time:
+                return
             heapq.heappush(self._deadlines, (due, thread, run))
             if self._deadlines[0][0] == due:
                 self._sooner.set()

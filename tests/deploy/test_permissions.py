@@ -126,7 +126,11 @@ OUTPUTS = [
     *("gated.out.t.r.agent.support", "gated.out.t.r.agent.billing", "gated.tickets.t.r", "gated.events.t.r"),
     *("gated.notices.ops", "gated.checkpoints"),
 ]
-LOG = ["gated.log.7.t", "gated.lease.7"]
+LOG = ["gated.log.7.t", "gated.lease.7", "gated.part.7", "gated.policy.d", "gated.checkpoint.log"]
+LOG += ["gated.snapshot.7.t.0", "gated.timer.7.t.r", "gated.cluster.beat.w", "gated.cluster.drain.w"]
+DUE = ["gated.due.t.r"]  # the server itself says what is due
+CLUSTER_READING = ["$JS.API.STREAM.INFO.GATED_LOG", "$JS.API.STREAM.MSG.GET.GATED_LOG", "$JS.API.DIRECT.GET.GATED_LOG"]
+CLUSTER_WRITING = ["$JS.API.STREAM.PURGE.GATED_LOG", "$JS.API.STREAM.MSG.DELETE.GATED_LOG", "$JS.API.DIRECT.GET.GATED_SNAPSHOTS"]
 JETSTREAM = [  # of a stream that is not there, so that what is allowed does no harm
     "$JS.API.INFO",
     "$JS.API.STREAM.LIST",
@@ -153,10 +157,11 @@ LOG_READING = ["gated.api.log.head", "gated.api.log.read", "gated.api.log.thread
 API = [*READING, "gated.api.tickets.forget"]
 JUDGES = ["gated.judge.calls", "gated.judge.other"]
 SYSTEM = ["$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SRV.PING", "$SRV.INFO.gated", "$KV.any.key"]
-PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *API, *LOG_READING, *JUDGES, *SYSTEM]
+PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *DUE, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING]
+PUBLISHING += [*INBOXES, *API, *LOG_READING, *JUDGES, *SYSTEM]
 
 MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
-    ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *INBOXES, *JUDGES],
+    ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING, *INBOXES, *JUDGES],
     ("console", ""): [*API, *LOG_READING],
     ("agent", "support"): ["gated.in.t.r.agent.support", "gated.in.other.run.agent.support", "gated.api.health"],
     ("agent", "billing"): ["gated.in.t.r.agent.billing", "gated.api.health"],
@@ -164,7 +169,7 @@ MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
     ("approver", "ana"): ["gated.in.t.r.approver.ana", *API],
     ("approver", "bob"): ["gated.in.t.r.approver.bob", *API],
     ("operator", "olga"): ["gated.in.t.r.operator.olga", *API, *LOG_READING],
-    ("auditor", "audit"): [*READING, *LOG_READING],
+    ("auditor", "audit"): [*READING, *LOG_READING, *CLUSTER_READING],
     ("judge", "calls"): ["_INBOX.daemon.x"],
 }
 
@@ -176,7 +181,7 @@ SUBSCRIBING = [
     *("gated.out.*.*.runner.sandbox", "gated.out.*.*.approver.ana", "gated.out.*.*.approver.bob"),
     *("gated.out.*.*.approver.*", "gated.out.*.*.operator.olga"),
     *("gated.judge.>", "gated.judge.calls", "gated.judge.other"),
-    *("gated.tickets.>", "gated.events.>", "gated.events.t.r", "gated.log.>", "gated.lease.>"),
+    *("gated.tickets.>", "gated.events.>", "gated.events.t.r", "gated.log.>", "gated.lease.>", "gated.cluster.>"),
     *("gated.notices.>", "gated.checkpoints"),
     *("gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING"),
     *("_INBOX.>", "_INBOX.*.>", "_INBOX.agent.>", "_INBOX.agent.*.>", "_INBOX.daemon.>", "_INBOX.console.>"),
@@ -186,7 +191,9 @@ SUBSCRIBING = [
 ]
 
 MAY_SUBSCRIBE: dict[tuple[UserRole, str], list[str]] = {
-    ("daemon", ""): ["_INBOX.daemon.>", "gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING"],
+    ("daemon", ""): [
+        *("_INBOX.daemon.>", "gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING", "gated.cluster.>", "gated.tickets.>")
+    ],
     ("console", ""): ["_INBOX.console.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"],
     ("agent", "support"): ["_INBOX.agent.support.>", "gated.out.*.*.agent.support", "gated.out.t.r.agent.support"],
     ("agent", "billing"): ["_INBOX.agent.billing.>", "gated.out.*.*.agent.billing"],

@@ -12,9 +12,10 @@ again before anything else is read or written: what was late then is either in t
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -24,12 +25,12 @@ import structlog
 from nats.aio.client import Client
 
 from gated.core.chain import CheckpointNote
-from gated.events import GENESIS, Record, RunId, ThreadId
+from gated.events import GENESIS, Record, ThreadId
 from gated.ingress import is_id
 from gated.shell.log import Due, LogConflict, LogError, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import SPARE, WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, Stored, Truncated, open_api
 from gated.shell.log.jetstream_reader import BEHIND, HASH, PARTS, PATIENCE, PLACE, SEQ, SHA256, Head, JetStreamReader
-from gated.shell.log.jetstream_streams import Names, ensure_streams, partition_of, partitions_of
+from gated.shell.log.jetstream_streams import Names, SetupError, ensure_streams, partition_of, partitions_of
 from gated.shell.log.sealing import Sealing
 from gated.wire import rfc3339
 
@@ -37,6 +38,7 @@ log = structlog.get_logger("gated.log")
 
 PIPELINED: Final = 16  # records from which on a batch is faster on one replica too
 TOGETHER: Final = 900  # messages of one atomic batch; the server takes 1,000
+DUE_STAYS: Final = "1h"  # that long a deadline that came may be taken over by the stream of inputs
 HEADS: Final = 20_000  # threads whose last record is remembered
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -252,10 +254,10 @@ class JetStreamLog(JetStreamReader):
     async def _schedule(self, dues: Sequence[Due]) -> None:
         """One schedule a run: the next replaces the last, and 0 removes it."""
         try:
-            await self.api.store_each([self._timer(due) for due in dues if due[2] > 0] or [])
+            await self.api.store_each([self._timer(due) for due in dues if due[2] > 0])
             for thread, run, _ in (due for due in dues if due[2] <= 0):
                 subject = self.names.timer(partition_of(thread, self.partitions), thread, run)
-                await self.api.ask(f"STREAM.PURGE.{self.names.inputs}", {"filter": subject})
+                await self.api.ask(f"STREAM.PURGE.{self.names.timers}", {"filter": subject})
         except Refused as error:
             raise LogUnavailable(f"cannot set a deadline: {error.why}") from error
 
@@ -264,19 +266,11 @@ class JetStreamLog(JetStreamReader):
         headers = {
             "Nats-Schedule": f"@at {rfc3339(at)}",
             "Nats-Schedule-Target": self.names.due(thread, run),
-            "Nats-TTL": "never",
+            "Nats-Schedule-TTL": DUE_STAYS,
             "Nats-Rollup": "sub",
         }
         subject = self.names.timer(partition_of(thread, self.partitions), thread, run)
         return Outgoing(subject, msgspec.json.encode({"due": at}), headers)
-
-    async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
-        found = []
-        async for timer in self._last_of_all(self.names.inputs, self.names.timer("*", "*", "*")):
-            _, _, _, thread, run = timer.subject.split(".")
-            found.append((int(msgspec.json.decode(timer.data)["due"]), ThreadId(thread), RunId(run)))
-        for due in sorted(found):
-            yield due
 
     # --- policies, snapshots, checkpoints ----------------------------------------------------------------------------
 
@@ -308,6 +302,19 @@ class JetStreamLog(JetStreamReader):
             except Refused as error:
                 raise LogUnavailable(f"cannot write a snapshot: {error.why}") from error
 
+    async def agree_on_key(self, fingerprint: str) -> None:
+        """The first worker says which redaction key the cluster has; raises `SetupError` where this one has another."""
+        self._check_writing()
+        subject = self.names.key
+        try:
+            await self.api.store(Outgoing(subject, fingerprint.encode(), {EXPECTED: "0"}))
+        except Refused as error:
+            if error.code not in WRONG_SEQUENCE:
+                raise LogUnavailable(f"cannot write which key the cluster has: {error.why}") from error
+        said = await self.api.ask(f"STREAM.MSG.GET.{self.names.log}", {"last_by_subj": subject})
+        if base64.b64decode(said["message"]["data"]).decode() != fingerprint:
+            raise SetupError("this worker's redaction key is not the cluster's: give every worker the same folder of `--keys`")
+
     async def put_checkpoint(self, note: CheckpointNote) -> None:
         self._check_writing()
         if note in await self.checkpoints():
@@ -330,7 +337,7 @@ class JetStreamLog(JetStreamReader):
             self._tried = position
             note = await self._seal(sealing, position)
             await self.put_checkpoint(note)
-            sealing.publish(note.note)
+            await anyio.to_thread.run_sync(sealing.publish, note.note)  # which may wait for files and the bus
         except (LogError, OSError) as error:
             log.error("cannot seal the log", log=self.names.log, error=str(error))
 
@@ -344,6 +351,11 @@ class JetStreamLog(JetStreamReader):
             }
             return CheckpointNote(position, sealing.seal(position, found.record.hash, heads))
         raise LogUnavailable("the log has no record to seal")
+
+    async def seal(self) -> None:
+        """Seal what came since the last seal, before its time."""
+        if self._sealing is not None:
+            await self.seal_when_due(self._sealing, ending=True)
 
     def keep_sealed(self, sealing: Sealing) -> None:
         """Seal after appends, and at the end; for who has all partitions."""

@@ -173,6 +173,8 @@ class JetStreamApi:
 
     async def store_each(self, messages: Sequence[Outgoing]) -> list[int]:
         """Store messages one by one, all under way at once; some may be stored and others not when this raises."""
+        if not messages:
+            return []
         answers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         places = [0] * len(messages)
         left = set(range(len(messages)))

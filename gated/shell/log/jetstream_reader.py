@@ -295,6 +295,14 @@ class JetStreamReader:
         self._places[(thread, seq)] = int(head.headers[PLACE])
         return seq, b"".join(same)
 
+    async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
+        found = []
+        async for timer in self._last_of_all(self.names.timers, self.names.timer("*", "*", "*")):
+            _, _, _, thread, run = timer.subject.split(".")
+            found.append((int(msgspec.json.decode(timer.data)["due"]), ThreadId(thread), RunId(run)))
+        for due in sorted(found):
+            yield due
+
     async def checkpoints(self) -> list[CheckpointNote]:
         self._check_open()
         found: list[CheckpointNote] = []

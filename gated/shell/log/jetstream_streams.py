@@ -2,14 +2,16 @@
 
 | stream | subjects | what |
 |---|---|---|
-| `GATED_IN` | `gated.in.*.*.*.*`, stored as `gated.in.<p>.<thread>.<run>.<role>.<name>`; `gated.timer.*.*.*` | inputs, timers |
+| `GATED_IN` | `gated.in.*.*.*.*`, stored as `gated.in.<p>.<thread>.<run>.<role>.<name>` | inputs |
+| `GATED_TIMERS` | `gated.timer.<p>.<thread>.<run>`; `gated.due.<thread>.<run>` | deadlines to come; those that came |
 | `GATED_LOG` | `gated.log.<p>.<thread>`, and what has three tokens: leases, policies, parts, checkpoints | the log |
 | `GATED_SNAPSHOTS` | `gated.snapshot.<p>.<thread>.<n>` | the last snapshot of each thread |
 
 `p` is the partition of the thread: FNV-1a of its name modulo P, as the server's own subject transform computes it. P is fixed
 when the streams are made and stands in the log stream's metadata.
-Deadlines are message schedules of the stream of inputs: the server turns one into an input when its time has come. They outlive
-the inputs (`Nats-TTL: never`), and `allow_msg_schedules` clears `deny_purge`, which is why they do not stand in the log.
+Deadlines are message schedules; when one has come the server stores a message that the stream of inputs takes over (`sources`).
+They have a stream of their own. INVARIANT: nobody but the daemon may publish to a stream that takes schedules or roll-ups: in
+the stream of inputs an agent could schedule an input in an approver's name, or roll up everybody's.
 """
 
 from __future__ import annotations
@@ -52,6 +54,10 @@ class Names(NamedTuple):
         return f"{self.prefix.upper()}_LOG"
 
     @property
+    def timers(self) -> str:
+        return f"{self.prefix.upper()}_TIMERS"
+
+    @property
     def snapshots(self) -> str:
         return f"{self.prefix.upper()}_SNAPSHOTS"
 
@@ -72,6 +78,11 @@ class Names(NamedTuple):
         return f"{self.prefix}.checkpoint.log"
 
     @property
+    def key(self) -> str:
+        """Where the fingerprint of the cluster's redaction key stands."""
+        return f"{self.prefix}.checkpoint.key"
+
+    @property
     def others(self) -> str:
         """What stands in the log's stream beside records."""
         return f"{self.prefix}.*.*"
@@ -83,8 +94,8 @@ class Names(NamedTuple):
         return f"{self.prefix}.timer.{partition}.{thread}.{run}"
 
     def due(self, thread: str, run: str) -> str:
-        """The input that a deadline becomes."""
-        return f"{self.prefix}.in.{thread}.{run}.timer.daemon"
+        """What a deadline becomes when it has come, and then an input."""
+        return f"{self.prefix}.due.{thread}.{run}"
 
     def consumer(self, partition: int) -> str:
         return f"gated-{partition}"
@@ -103,20 +114,30 @@ def wanted_streams(names: Names, partitions: int, replicas: int) -> list[dict[st
     common = {"storage": "file", "retention": "limits", "num_replicas": replicas, "max_msgs": -1, "max_bytes": -1}
     forever = {**common, "max_age": 0, "allow_direct": True, "allow_atomic": True, "discard": "new"}
     source = f"{names.prefix}.in.*.*.*.*"
-    tokens = ".".join(f"{{{{wildcard({n})}}}}" for n in range(1, 5))
+    stored = f"{names.prefix}.in.{{{{partition({partitions},1)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
+    due = names.due("*", "*")
     return [
+        {
+            **forever,
+            "discard": "old",  # a stream of schedules can have no other, and this one has no limit
+            "name": names.timers,
+            "subjects": [names.timer("*", "*", "*"), due],
+            "allow_msg_ttl": True,
+            "allow_msg_schedules": True,
+        },
         {
             **common,
             "name": names.inputs,
-            "subjects": [source, names.timer("*", "*", "*")],
-            "subject_transform": {"src": source, "dest": f"{names.prefix}.in.{{{{partition({partitions},1)}}}}.{tokens}"},
+            "subjects": [source],
+            "subject_transform": {"src": source, "dest": f"{stored}.{{{{wildcard(3)}}}}.{{{{wildcard(4)}}}}"},
+            "sources": [{"name": names.timers, "subject_transforms": [{"src": due, "dest": f"{stored}.timer.daemon"}]}],
             "max_age": int(MAX_AGE * _NANO),
             "duplicate_window": int(DUPLICATES * _NANO),
             "max_msg_size": 2 * wire.MAX_PAYLOAD,
-            "allow_direct": True,
-            "allow_msg_ttl": True,
-            "allow_msg_schedules": True,
             "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            "allow_msg_schedules": False,
         },
         {
             **forever,
@@ -166,7 +187,7 @@ def differences(kind: str, wanted: dict[str, Any], found: dict[str, Any]) -> lis
         have = found.get(key)
         if key == "metadata":
             have = {META: (have or {}).get(META)}
-        if key in _FREE or have == value or (have is None and value in (False, -1, 0)):
+        if key in _FREE or _fits(have, value) or (have is None and value in (False, -1, 0)):
             continue
         if (key == "max_age" and value and have) or (key == "num_replicas" and have >= value):
             continue
@@ -174,6 +195,15 @@ def differences(kind: str, wanted: dict[str, Any], found: dict[str, Any]) -> lis
             continue
         wrong.append(f"{kind}: `{key}` is `{have}`, it must be `{value}`")
     return wrong
+
+
+def _fits(have: Any, want: Any) -> bool:
+    """Whether a setting is as it should be; the server may tell more of it."""
+    if isinstance(want, dict):
+        return isinstance(have, dict) and all(_fits(have.get(key), value) for key, value in want.items())
+    if isinstance(want, list):
+        return isinstance(have, list) and len(have) == len(want) and all(map(_fits, have, want))
+    return bool(have == want)
 
 
 def check_server(client: Client) -> None:

@@ -1,6 +1,7 @@
 """The log on JetStream when things go wrong under it: late writes, unknown outcomes, stale leases, servers set up wrong."""
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -258,18 +259,51 @@ async def test_a_snapshot_is_whole_or_none(cluster: JetStreamBackend) -> None:
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
 
+async def stored(log: JetStreamLog, stream: str) -> dict[str, bytes]:
+    """What stands on each subject of a stream that has no direct gets, the newest."""
+    subjects = (await log.api.ask(f"STREAM.INFO.{stream}", {"subjects_filter": ">"}))["state"].get("subjects") or {}
+    found = [(s, await log.api.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": s})) for s in subjects]
+    return {subject: base64.b64decode(said["message"].get("data", "")) for subject, said in found}
+
+
+async def test_nobody_who_may_publish_inputs_can_schedule_or_roll_up(cluster: JetStreamBackend) -> None:
+    """A schedule's target is not checked against who asked for it: an agent would speak in an approver's name."""
+    log = await cluster.open()
+    subject, target = f"{cluster.prefix}.in.t.r.agent.a", f"{cluster.prefix}.in.t.r.approver.bob"
+    await log.api.store(Outgoing(subject, b"{}", {}))
+    for headers in (
+        {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": target},
+        {"Nats-Schedule": "@every 1s", "Nats-Schedule-Target": target},
+        {"Nats-Rollup": "all"},
+        {"Nats-Rollup": "sub"},
+        {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1"},
+        {"Nats-TTL": "1s"},
+        {"Nats-Incr": "1"},
+    ):
+        with pytest.raises(Refused):
+            await log.api.store(Outgoing(subject, b"{}", headers))
+    await anyio.sleep(1.2)
+    assert set(await stored(log, log.names.inputs)) == {f"{cluster.prefix}.in.{partition_of('t', 4)}.t.r.agent.a"}
+    await log.close()
+
+
 async def test_a_deadline_comes_back_as_an_input_of_its_partition(cluster: JetStreamBackend) -> None:
     log = await cluster.open()
     now = time.time_ns() // 1000
     await log.append_many([], [(T, RunId("r"), now + 10_000_000), (U, RunId("r"), now - 5_000_000)])
     await log.append_many([], [(T, RunId("r"), now + 300_000)])
     subjects = [f"{cluster.prefix}.in.{partition_of(t, 4)}.{t}.r.timer.daemon" for t in "tu"]
+    found: dict[str, bytes] = {}
     for _ in range(100):
-        found = await log.api.last_of(log.names.inputs, subjects)
+        found = await stored(log, log.names.inputs)
         if len(found) == 2:
             break
         await anyio.sleep(0.05)
-    assert [found[s].data for s in subjects] == [b'{"due":%d}' % (now + 300_000), b'{"due":%d}' % (now - 5_000_000)]
+    assert [found[s] for s in subjects] == [b'{"due":%d}' % (now + 300_000), b'{"due":%d}' % (now - 5_000_000)]
+    assert [d async for d in log.open_deadlines()] == []
+    await log.append_many([], [(T, RunId("r"), 0)])
+    await log.append_many([], [(T, RunId("r"), now + 3_600_000_000)])
+    await log.append_many([], [(T, RunId("r"), 0)])
     assert [d async for d in log.open_deadlines()] == []
     await log.close()
 
@@ -299,7 +333,14 @@ async def changed(cluster: JetStreamBackend, stream: str, **changes: Any) -> Non
         ("_LOG", {"storage": "memory"}, "`storage` is `memory`, it must be `file`"),
         ("_LOG", {"metadata": {META: "none"}}, f"`metadata` is .*none.*, it must be .*{META}.*4"),
         ("_IN", {"subject_transform": None}, "`subject_transform` is `None`"),
-        ("_IN", {"allow_msg_schedules": False}, "`allow_msg_schedules` is `(False|None)`"),
+        (
+            "_IN",
+            {"allow_msg_schedules": True, "deny_purge": False, "sources": None},
+            "`allow_msg_schedules` is `True`, it must be `False`",
+        ),
+        ("_IN", {"allow_rollup_hdrs": True, "deny_purge": False}, "`allow_rollup_hdrs` is `True`, it must be `False`"),
+        ("_IN", {"sources": None}, "`sources` is `None`"),
+        ("_TIMERS", {"allow_msg_schedules": False}, "`allow_msg_schedules` is `(False|None)`"),
         ("_IN", {"retention": "workqueue"}, "`retention` is `workqueue`, it must be `limits`"),
         ("_SNAPSHOTS", {"max_msgs_per_subject": -1}, "`max_msgs_per_subject` is `-1`, it must be `1`"),
     ],

@@ -1,0 +1,122 @@
+"""`gated cluster …`: the workers that share a log, and who has which partition."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from nats.errors import Error as NatsError
+
+from gated import wire
+from gated.cli.output import NO, Json, fail, run_async, say, say_json, table
+from gated.shell.bus import connect
+from gated.shell.login import login
+
+app = typer.Typer(help="The workers that share a log on the bus.", no_args_is_help=True)
+
+Url = Annotated[str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL of the NATS cluster; several with commas.")]
+User = Annotated[
+    str, typer.Option(envvar="GATED_NATS_USER", help="Who asks: `operator:NAME`. The password: GATED_NATS_PASSWORD.")
+]
+Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject.")]
+
+ANSWER_SECONDS = 20.0
+
+
+@app.command("status", epilog="Example: GATED_NATS_PASSWORD=… gated cluster status --nats nats://bus:4222 --user operator:ann")
+def status(
+    url: Url = "",
+    user: User = "",
+    prefix: Prefix = wire.PREFIX,
+    all_: Annotated[bool, typer.Option("--all", help="Every partition, also those where nothing waits.")] = False,
+    json_: Json = False,
+) -> None:
+    """Workers, and of every partition its owner, how far it is behind, and since when it has its owner.
+
+    Exit status 1 where inputs wait and no worker has their partition.
+    """
+    found = run_async(lambda: _ask(url, user, prefix, "cluster.status", {}))
+    stuck = [one for one in found["partitions"] if one["lag"] and one["owner"] is None]
+    if json_:
+        say_json(found)
+    else:
+        _print_status(found, stuck, all_)
+    if stuck:
+        raise typer.Exit(NO)
+
+
+def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: bool) -> None:
+    leases = {one["partition"]: one["lease_age_s"] for one in found["partitions"]}
+    rows = []
+    for beat in found["workers"]:
+        ages = [leases[p] for p in beat["owns"] if leases.get(p) is not None]
+        lag = sum(one["lag"] for one in found["partitions"] if one["owner"] == beat["worker"])
+        age = f"{min(ages):.0f}-{max(ages):.0f} s" if ages else "-"
+        rows.append(
+            (
+                beat["worker"],
+                beat["state"],
+                len(beat["owns"]),
+                lag,
+                age,
+                beat["records"],
+                f"{beat['host']} {beat['pid']}",
+                beat["why"],
+            )
+        )
+    table(("worker", "state", "partitions", "lag", "leases since", "records", "host, process", "trouble"), rows)
+    shown = [one for one in found["partitions"] if every or one["lag"]]
+    if shown:
+        say("")
+        table(
+            ("partition", "owner", "lag", "lease age", "leased to"),
+            (
+                (one["partition"], one["owner"] or "-", one["lag"], _seconds(one["lease_age_s"]), one["leased_to"] or "-")
+                for one in shown
+            ),
+        )
+    idle = sum(one["owner"] is None for one in found["partitions"])
+    say(f"{len(found['partitions'])} partitions, {idle} of them idle; {found['replicas']} replicas; {found['lag']} inputs wait")
+    if stuck:
+        say(f"[red]inputs wait and nobody has their partition[/]: {', '.join(str(one['partition']) for one in stuck)}")
+
+
+def _seconds(age: float | None) -> str:
+    return "-" if age is None else f"{age:.1f} s"
+
+
+@app.command("drain", epilog="Example: gated cluster drain web1-4711-a3f0 --nats nats://bus:4222 --user operator:ann")
+def drain(
+    worker: Annotated[str, typer.Argument(help="The worker, as `gated cluster status` names it.")],
+    url: Url = "",
+    user: User = "",
+    prefix: Prefix = wire.PREFIX,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take its share again.")] = False,
+    json_: Json = False,
+) -> None:
+    """Let a worker hand its partitions over and take no more; it can be stopped then without anybody waiting."""
+    done = run_async(lambda: _ask(url, user, prefix, "cluster.drain", {"worker": worker, "undo": undo}))
+    if json_:
+        say_json(done)
+    elif undo:
+        say(f"worker {worker} takes part again")
+    else:
+        say(f"worker {worker} handed over {done['released'] - done['left']} partitions")
+    if done["left"] and not undo:
+        fail(f"worker `{worker}` still has {done['left']} partitions", NO)
+
+
+async def _ask(url: str, user: str, prefix: str, verb: str, question: dict[str, Any]) -> Any:
+    asked = login(url, user=user or None)
+    client = await connect(asked.url, "gated cluster", lambda: None, **asked.credentials)
+    try:
+        answer = await client.request(f"{prefix}.api.{verb}", json.dumps(question).encode(), timeout=ANSWER_SECONDS)
+    except (NatsError, TimeoutError) as error:
+        why = str(error) or "no answer in time"
+        fail(f"no worker answers `{verb}` on {asked.url}: {why}; is `gated serve --log nats:` running?")
+    finally:
+        await client.close()
+    if answer.headers and "Nats-Service-Error" in answer.headers:
+        fail(answer.headers["Nats-Service-Error"], NO)
+    return json.loads(answer.data)

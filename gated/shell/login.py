@@ -1,0 +1,73 @@
+"""How a program logs in to a NATS server: what it was told by options, the environment, or files. No secret is an argument.
+
+| variable | what |
+|---|---|
+| `GATED_NATS_URL` | one URL, or several with commas between them |
+| `GATED_NATS_USER` | a user as `deploy/` names them: `daemon`, `operator:ann`, `auditor:bob` |
+| `GATED_NATS_PASSWORD`, `GATED_NATS_PASSWORD_FILE` | its password, or the file that holds it |
+| `GATED_NATS_CREDS` | a NATS credentials file, instead of user and password |
+| `GATED_NATS_CA` | the certificate authority of the server, where the system does not know it |
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gated.shell.bus import BusError
+from gated.shell.nats_config import inbox_prefix
+
+DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+
+
+class Login(Struct, frozen=True):
+    """Where to and as whom."""
+
+    url: str
+    user: str = ""
+    password: str = ""
+    creds: str = ""
+    ca: str = ""
+
+    @property
+    def credentials(self) -> dict[str, Any]:
+        """What the NATS client wants to know. Raises `BusError` for files that cannot be read."""
+        role, _, name = self.user.partition(":")
+        made: dict[str, Any] = {"inbox_prefix": inbox_prefix(role or "daemon", name)}
+        if self.creds:
+            made["user_credentials"] = self.creds
+        elif self.user:
+            made |= {"user": self.user, "password": self.password}
+        if self.ca:
+            made["tls"] = _context(self.ca)
+        return made
+
+
+def login(url: str = "", environment: Mapping[str, str] = os.environ, **told: str | None) -> Login:
+    """What was told, and for the rest the environment. Raises `BusError` for files that cannot be read."""
+    fields = {
+        name: told.get(name) or environment.get(f"GATED_NATS_{name.upper()}", "") for name in ("user", "password", "creds", "ca")
+    }
+    file = environment.get("GATED_NATS_PASSWORD_FILE", "")
+    if file and not fields["password"]:
+        fields["password"] = _secret(file)
+    return Login(url or environment.get("GATED_NATS_URL", "") or DEFAULT_URL, **fields)
+
+
+def _secret(file: str) -> str:
+    try:
+        return Path(file).read_text().strip()
+    except OSError as error:
+        raise BusError(f"cannot read the password in `{file}` (GATED_NATS_PASSWORD_FILE): {error.strerror}") from error
+
+
+def _context(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # ssl.SSLError is one
+        raise BusError(f"cannot read the certificate authority `{ca}` (GATED_NATS_CA): {error}") from error

@@ -1,0 +1,272 @@
+"""One partition in one worker: wait for the pin, take over, work, hand over.
+
+Taking over is, in this order: write the lease (nobody else's append is taken from then on), drop the old inbox, rewind the
+consumer to its acknowledged floor, take inputs only from a fresh inbox and only without a gap, know nothing but the log. Each was
+found to be needed. What the log decided already is answered again from it.
+INVARIANT: a session that has lost its lease, its pin, or its certainty of what the log holds ends, and nothing of its memory is
+used again. What it had taken is delivered again, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import anyio
+import msgspec
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from gated.core.policy import Policy
+from gated.core.redaction.vault import Vault
+from gated.events import DeadlineReached, RunId, ThreadId
+from gated.ingress import is_id
+from gated.shell.bus import Bus, Input, Source
+from gated.shell.log import LogConflict, LogError, LogLocked
+from gated.shell.log.jetstream import JetStreamLog
+from gated.shell.log.jetstream_api import JetStreamApi
+from gated.shell.log.jetstream_streams import GROUP, Names, Shape
+from gated.shell.runs import TIMER, Decide, Health, Outlet, Runs, Said
+from gated.shell.scoring import Scorer
+
+LOOK: Final = 1.0  # seconds between looks of who waits for a partition
+PULL_LOOKS: Final = 5  # looks that a waiting pull lasts
+EAGER: Final = 15  # looks at first, when an owner may just have died
+RELEASE_SECONDS: Final = 10.0  # for what was taken before a hand-over
+PAUSE: Final = 0.2
+
+log = structlog.get_logger("gated.partition")
+
+
+class Place(NamedTuple):
+    """Where a worker works: its connection, the cluster, its name."""
+
+    client: Client
+    api: JetStreamApi
+    names: Names
+    shape: Shape
+    worker: str
+    decide: Decide
+    vault: Vault
+    scorer: Scorer
+
+
+class Host(Protocol):
+    """What a partition asks of its worker."""
+
+    def policy(self) -> Policy: ...
+
+    def wants(self, partition: int) -> bool:
+        """Whether the partition should be here."""
+
+    async def changed(self) -> None:
+        """Until what is wanted may have changed."""
+
+    def left(self, partition: int) -> None:
+        """A session has ended."""
+
+
+class Partition:
+    """`number` of the cluster's partitions. `hold` runs for as long as the worker does."""
+
+    def __init__(self, number: int, place: Place, host: Host) -> None:
+        self.number, self.place, self.host = number, place, host
+        self.runs: Runs | None = None
+        self.bus: Bus | None = None
+        self.gone = Health()  # what sessions before this one did
+
+    @property
+    def subject(self) -> str:
+        return f"{self.place.names.inputs}.{self.place.names.consumer(self.number)}"
+
+    async def hold(self) -> None:
+        """Have the partition whenever it should be here, until cancelled."""
+        while True:
+            while not self.host.wants(self.number):
+                await self.host.changed()
+            pin = await self._stand_by()
+            while pin:
+                pin = await self._work(pin)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _stand_by(self) -> str:
+        """Wait until the server pins this worker: it then sends a first input. Empty where the partition goes elsewhere."""
+        heard: list[Msg] = []
+        came = [anyio.Event()]
+
+        async def hear(message: Msg) -> None:
+            heard.append(message)
+            came[0].set()
+
+        try:
+            inbox = self.place.client.new_inbox()
+            subscription = await self.place.client.subscribe(inbox, cb=hear)
+        except NatsError as error:
+            log.warning("cannot wait for a partition", partition=self.number, error=str(error))
+            await anyio.sleep(PAUSE)
+            return ""
+        try:
+            looks = 0
+            while self.host.wants(self.number):
+                came[0] = anyio.Event()
+                if looks % PULL_LOOKS == 0 or heard:
+                    await self._pull(inbox)
+                heard.clear()
+                with anyio.move_on_after(LOOK):
+                    await _first_of(came[0].wait, self._unwanted)
+                for message in heard:
+                    pin = (message.headers or {}).get("Nats-Pin-Id", "")
+                    if pin and message.reply:
+                        return str(pin)
+                if heard and (heard[-1].headers or {}).get("Status") not in ("404", "408"):
+                    await anyio.sleep(PAUSE)  # the consumer has no leader just now
+                looks += 1
+                if looks < EAGER or looks % PULL_LOOKS == 0:
+                    await self._wake_up()
+            return ""
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _quietly(subscription.unsubscribe)
+
+    async def _wake_up(self) -> None:
+        """Inputs that a dead owner was given would be delivered again after a minute only: rewind, where nobody is pinned."""
+        try:
+            info = await self.place.api.ask(f"CONSUMER.INFO.{self.subject}")
+            pinned = any(group.get("pinned_client_id") for group in info.get("priority_groups") or ())
+            if info.get("num_ack_pending") and not pinned:
+                await self.place.api.ask(f"CONSUMER.RESET.{self.subject}")
+        except LogError as error:
+            log.info("cannot look after a partition just now", partition=self.number, error=str(error))
+
+    async def _pull(self, inbox: str) -> None:
+        request = {"batch": 1, "expires": int(LOOK * PULL_LOOKS * 1e9), "group": GROUP}
+        await _quietly(
+            lambda: self.place.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.subject}", json.dumps(request).encode(), inbox)
+        )
+
+    async def _unwanted(self) -> None:
+        while self.host.wants(self.number):
+            await self.host.changed()
+
+    # --- working -----------------------------------------------------------------------------------------------------
+
+    async def _work(self, pin: str) -> str:
+        """One session. Returns the pin where it may still hold and the session has to begin again, else nothing."""
+        try:
+            event_log = JetStreamLog(
+                self.place.api,
+                self.place.names,
+                self.place.shape.partitions,
+                self.place.worker,
+                single=self.place.shape.replicas == 1,
+            )
+            await event_log.take_over([self.number])
+            await self._session(event_log, pin)
+            return ""
+        except Exception as error:
+            ends = leaves(error)
+            if not all(isinstance(end, (LogError, NatsError, OSError)) for end in ends):
+                raise
+            why = "; ".join(dict.fromkeys(str(end) or type(end).__name__ for end in ends))
+            log.warning("a session of a partition ended", partition=self.number, why=why)
+            if any(isinstance(end, LogLocked) for end in ends):
+                return ""  # the pin went with the lease, or the server will say who has it
+            await anyio.sleep(0 if all(isinstance(end, LogConflict) for end in ends) else PAUSE)
+            return pin
+        finally:
+            self._forget()
+
+    async def _session(self, event_log: JetStreamLog, pin: str) -> None:
+        source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
+        holder: list[Bus] = []
+
+        async def publish(subject: str, data: bytes, re: str | None) -> None:
+            await holder[0].publish(subject, data, re)
+
+        async def acknowledge(ack: str) -> None:
+            await holder[0].acknowledge(ack)
+
+        outlet = Outlet(publish, acknowledge, self.place.names.prefix, tells_time=True)
+        runs = Runs(event_log, self.host.policy(), outlet, self.place.vault, self.place.scorer, self.place.decide)
+        bus = Bus(self.place.client, lambda item: take(runs, item), runs.room, source)
+        holder.append(bus)
+        self.runs, self.bus = runs, bus
+        log.info("partition taken over", partition=self.number, lease=event_log.epoch)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bus.consume)
+            tasks.start_soon(runs.run)
+            await _first_of(self._unwanted, bus.unpinned.wait)
+            if not bus.unpinned.is_set():
+                await self._release(runs, bus)
+            tasks.cancel_scope.cancel()
+        log.info("partition left", partition=self.number, lost=bus.unpinned.is_set())
+
+    async def _release(self, runs: Runs, bus: Bus) -> None:
+        """Finish what was taken, and let the server give the partition to who waits for it."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_SECONDS):
+            await _quietly(bus.stop)
+            runs.drain()
+            await runs.drained.wait()
+            try:
+                await self.place.api.ask(f"CONSUMER.UNPIN.{self.subject}", {"group": GROUP})
+            except LogError as error:
+                log.warning("cannot unpin, the pin ends by itself", partition=self.number, error=str(error))
+
+    def _forget(self) -> None:
+        if self.runs is not None:
+            self.gone.records += self.runs.health.records
+            self.gone.verdicts += self.runs.health.verdicts
+        self.runs, self.bus = None, None
+        self.host.left(self.number)
+
+
+async def _first_of(*waits: Callable[[], Awaitable[Any]]) -> None:
+    """Until one of them is over."""
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(one: Callable[[], Awaitable[Any]]) -> None:
+            await one()
+            tasks.cancel_scope.cancel()
+
+        for one in waits:
+            tasks.start_soon(wait, one)
+
+
+def take(runs: Runs, item: Input) -> None:
+    """An input as the stream stores it: with its partition before its thread. Deadlines are inputs of the daemon itself."""
+    tokens = item.subject.split(".")
+    if len(tokens) == 7 and tokens[5] != "timer":
+        runs.take(item._replace(subject=".".join(tokens[:2] + tokens[3:])))
+        return
+    due = _due(item.data) if len(tokens) == 7 else 0
+    if not due or not is_id(tokens[3]) or not is_id(tokens[4]):
+        runs.take(item)  # which says that this is outside the contract
+        return
+    said = Said(ThreadId(tokens[3]), RunId(tokens[4]), DeadlineReached(TIMER, due), item.at, item.position, item.ack, None)
+    runs.say(said)
+
+
+def _due(data: bytes) -> int:
+    try:
+        return msgspec.json.decode(data, type=dict[str, int]).get("due", 0)
+    except msgspec.MsgspecError:
+        return 0
+
+
+async def _quietly(work: Callable[[], Awaitable[Any]]) -> None:
+    """What is tried again anyway, or ends by itself."""
+    try:
+        await work()
+    except (NatsError, OSError) as error:
+        log.info("the bus is away", error=str(error) or type(error).__name__)
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """What is in a group of exceptions, however deep."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]

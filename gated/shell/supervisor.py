@@ -1,0 +1,95 @@
+"""Several workers on one machine: a process each, started again where one ends, stopped together.
+
+One that ends again and again is waited for longer each time. Exit status 2 (cannot start: policy, log, bus) ends all.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import anyio.abc
+import structlog
+
+CANNOT: Final = 2
+PAUSE: Final = 0.5  # seconds before a worker is started again; doubled while it does not stay
+LONGEST: Final = 15.0
+STAYED: Final = 30.0  # seconds after which a worker counts as one that stays
+STOP_SECONDS: Final = 40.0
+
+log = structlog.get_logger("gated.supervisor")
+
+
+class Supervisor:
+    """`command` is a worker's without its name; they are called `name-1`, `name-2`, …"""
+
+    def __init__(self, command: Sequence[str], name: str, workers: int) -> None:
+        self._command, self._names = list(command), [f"{name}-{number}" for number in range(1, workers + 1)]
+        self._running: dict[str, anyio.abc.Process] = {}
+        self._stopped = anyio.Event()
+        self.status = 0
+
+    async def run(self) -> int:
+        """Until SIGTERM or SIGINT; the exit status of all."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
+            async with anyio.create_task_group() as tasks:
+
+                async def listen() -> None:
+                    async for number in heard:
+                        if number != signal.SIGHUP:
+                            self._stopped.set()
+                        self._signal(signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM)
+
+                async def keep_all() -> None:
+                    async with anyio.create_task_group() as workers:
+                        for name in self._names:
+                            workers.start_soon(self._keep, name)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(listen)
+                tasks.start_soon(keep_all)
+        return self.status
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _keep(self, name: str) -> None:
+        pause = PAUSE
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            # a session of its own: Ctrl-C reaches it by way of this process, which then waits for it
+            process = await anyio.open_process(
+                [*self._command, "--name", name],
+                stdin=None,
+                stdout=None,
+                stderr=None,
+                start_new_session=True,
+            )
+            self._running[name] = process
+            status = await process.wait()
+            del self._running[name]
+            if self._stopped.is_set():
+                self.status = self.status or max(0, status)
+                return
+            log.error("a worker ended", worker=name, status=status)
+            if status == CANNOT:
+                self.status = CANNOT
+                self._stopped.set()
+                self._signal(signal.SIGTERM)
+                return
+            pause = PAUSE if time.monotonic() - began > STAYED else min(LONGEST, pause * 2)
+            with anyio.move_on_after(pause):
+                await self._stopped.wait()
+
+
+def worker_command(options: Mapping[str, object], flags: Sequence[str] = ()) -> list[str]:
+    """`gated serve` for one worker, with those options that are given."""
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return [sys.executable, "-m", "gated", "serve", *given, *flags]

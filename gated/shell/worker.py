@@ -1,0 +1,308 @@
+"""One worker of a cluster: its connection, its partitions, its signs of life, and the questions it answers.
+
+Workers share the partitions of a log; more of them, on any machine, only have to be started. Reading and lists answer for the
+whole cluster, whichever worker is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import msgspec
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from gated import wire
+from gated.core.policy import Policy
+from gated.core.redaction.vault import Vault
+from gated.errors import GatedError
+from gated.shell import api as questions
+from gated.shell import bus
+from gated.shell.cluster_status import status_of
+from gated.shell.custody import publish_copies
+from gated.shell.daemon import Settings
+from gated.shell.detectors.judge import judge_of
+from gated.shell.keys import VAULT_BYTES
+from gated.shell.log import LogError
+from gated.shell.log.jetstream import JetStreamLog
+from gated.shell.log.jetstream_api import open_api
+from gated.shell.log.jetstream_reader import JetStreamReader
+from gated.shell.log.jetstream_streams import Names, ensure_streams
+from gated.shell.log.sealing import Sealing
+from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
+from gated.shell.partition import Partition, Place
+from gated.shell.policies import read_policy
+from gated.shell.runs import Health, Outlet, Runs
+from gated.shell.scoring import Scorer
+from gated.views import ticket_views
+
+LEAVE_SECONDS: Final = 15.0
+SEAL_EVERY: Final = 5.0  # seconds between looks whether the log is to be sealed
+
+log = structlog.get_logger("gated.worker")
+
+
+class Worker:
+    """A running worker. `stop` hands its partitions over."""
+
+    def __init__(self, settings: Settings, place: Place, policy: Policy, reader: JetStreamReader) -> None:
+        self.settings, self.place = settings, place
+        self.members = Members()
+        self.state: WorkerState = "working"
+        self.partitions = [Partition(number, place, self) for number in range(place.shape.partitions)]
+        # what is asked of the whole cluster is answered from its log, by a serialiser that is given nothing to serialise
+        outlet = Outlet(_nowhere, _nowhere, settings.prefix, tells_time=True)
+        self.view = Runs(reader, policy, outlet, place.vault)  # type: ignore[arg-type]
+        self.writer = JetStreamLog(place.api, place.names, place.shape.partitions, place.worker, single=False)
+        self._policy = policy
+        self._shares: set[int] = set()
+        self._changed = anyio.Event()
+        self._stopping = anyio.Event()
+        self._left = anyio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def wait_stopping(self) -> None:
+        await self._stopping.wait()
+
+    # --- what partitions ask -----------------------------------------------------------------------------------------
+
+    def policy(self) -> Policy:
+        return self._policy
+
+    def wants(self, partition: int) -> bool:
+        return partition in self._shares
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+
+    @property
+    def owned(self) -> list[int]:
+        return [partition.number for partition in self.partitions if partition.runs is not None]
+
+    # --- who has what ------------------------------------------------------------------------------------------------
+
+    def subject(self, kind: str, worker: str = "*") -> str:
+        return f"{self.settings.prefix}.cluster.{kind}.{worker}"
+
+    def reckon(self) -> None:
+        """Work out which partitions should be here."""
+        names = {*self.members.working(), self.place.worker} if self.state == "working" else set()
+        shares = {p for p, name in share(self.place.shape.partitions, names).items() if name == self.place.worker}
+        if shares != self._shares:
+            self._shares = shares
+            self._wake()
+
+    def left(self, partition: int) -> None:
+        self._left.set()
+        self._left = anyio.Event()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def hear(self, message: Msg) -> None:
+        try:
+            self.members.hear(message.data)
+        except msgspec.MsgspecError as error:
+            log.warning("a sign of life that cannot be read", error=str(error))
+            return
+        self.reckon()
+
+    async def beat(self) -> None:
+        """Say that this worker lives, and in what state."""
+        self._count()
+        told = Beat(
+            self.place.worker,
+            self.state,
+            socket.gethostname(),
+            os.getpid(),
+            tuple(self.owned),
+            self.view.health.records,
+            self.view.health.why,
+        )
+        try:
+            await self.place.client.publish(self.subject("beat", self.place.worker), msgspec.json.encode(told))
+        except NatsError as error:
+            log.info("nobody hears this worker just now", error=str(error) or type(error).__name__)
+
+    async def keep_beating(self) -> None:
+        while True:
+            await self.beat()
+            await anyio.sleep(BEAT)
+            self.reckon()
+
+    def _count(self) -> None:
+        """The health of all partitions is that of the worker."""
+        health = self.view.health
+        each: list[Health] = [p.runs.health for p in self.partitions if p.runs is not None]
+        past = [p.gone for p in self.partitions]
+        health.records = sum(h.records for h in (*each, *past))
+        health.verdicts = sum(h.verdicts for h in (*each, *past))
+        health.waiting = sum(h.waiting for h in each)
+        health.threads = sum(h.threads for h in each)
+        health.why = next((h.why for h in each if h.why), "")
+
+    async def leave(self, state: WorkerState) -> None:
+        """Hand every partition over, and take none (`working` takes its share again)."""
+        self.state = state
+        await self.beat()
+        self.reckon()
+        with anyio.move_on_after(LEAVE_SECONDS):
+            while state != "working" and self.owned:
+                await self._left.wait()
+
+    # --- policy ------------------------------------------------------------------------------------------------------
+
+    async def reload(self) -> bool:
+        """Read the policy again; a broken one changes nothing. True where another policy holds now."""
+        try:
+            policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
+            await anyio.to_thread.run_sync(self.place.scorer.need, policy.semantic)
+        except GatedError as error:
+            log.error("policy.reload_failed", error=str(error), kept=self._policy.digest)
+            self.view.health.reload_failed = str(error)
+            return False
+        self.view.health.reload_failed = ""
+        if policy.digest == self._policy.digest:
+            return False
+        await self.put_policy(policy)
+        self._policy = policy
+        for runs in [self.view, *(p.runs for p in self.partitions if p.runs is not None)]:
+            runs.bind(policy)
+        log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
+        return True
+
+    async def put_policy(self, policy: Policy) -> None:
+        await self.writer.put_policy(policy.digest, policy.text)
+
+    async def keep_sealed(self, sealing: Sealing) -> None:
+        """Whoever has the first partition seals the log, all of it."""
+        while True:
+            await anyio.sleep(SEAL_EVERY)
+            if self.partitions[0].runs is not None:
+                await self.writer.seal_when_due(sealing)
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    async def note_ticket(self, message: Msg) -> None:
+        """What any worker publishes of a ticket: lists are of the whole cluster."""
+        try:
+            self.view.open_tickets.note(msgspec.json.decode(message.data, type=wire.TicketMessage))
+        except msgspec.MsgspecError as error:
+            log.warning("a ticket that cannot be read", error=str(error))
+
+    async def find_tickets(self) -> None:
+        while True:
+            try:
+                async for _, thread, run in self.view.log.open_deadlines():
+                    self.view.open_tickets.search_later(thread, run)
+                break
+            except LogError as error:
+                log.warning("cannot look for open tickets now", error=str(error))
+                await anyio.sleep(BEAT)
+        await self.view.find_open_tickets()
+
+    async def hear_drain(self, message: Msg) -> None:
+        """`gated cluster drain`: hand over and take nothing, or take part again."""
+        undo = message.data == b"undo"
+        had = self.owned
+        log.info("taking part again" if undo else "draining", partitions=len(had))
+        await self.leave("working" if undo else "draining")
+        await message.respond(json.dumps({"worker": self.place.worker, "released": len(had), "left": len(self.owned)}).encode())
+
+
+async def _nowhere(*_: Any) -> None:
+    """The view says nothing and acknowledges nothing."""
+
+
+@asynccontextmanager
+async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIterator[Worker]:
+    """Run a worker while the block runs, then hand its partitions over. Raises `SetupError`, `BusError`, `LogUnavailable`."""
+    holder: list[Worker] = []
+
+    def reconnected() -> None:
+        for partition in holder[0].partitions if holder else ():
+            if partition.bus is not None:
+                partition.bus.rewind()
+
+    name = name or new_name()
+    client = await bus.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
+    try:
+        names, api = Names(settings.prefix), await open_api(client)
+        shape = await ensure_streams(api, names, settings.partitions, settings.replicas)
+        custody = settings.custody
+        vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
+        scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
+        scorer.need(policy.semantic)
+        place = Place(client, api, names, shape, name, settings.decide, vault, scorer)
+        made = Worker(settings, place, policy, JetStreamReader(api, names, shape.partitions))
+        holder.append(made)
+        await made.writer.agree_on_key(vault.digest("the redaction key of a cluster"))
+        await made.put_policy(policy)
+        await client.subscribe(made.subject("beat"), cb=made.hear)
+        await client.subscribe(made.subject("drain", name), cb=made.hear_drain)
+        await client.subscribe(f"{settings.prefix}.tickets.>", cb=made.note_ticket)
+        async with anyio.create_task_group() as tasks:
+            service = await questions.serve(client, made.view, settings.prefix, cluster(made))
+            tasks.start_soon(made.keep_beating)
+            tasks.start_soon(made.find_tickets)
+            if custody is not None:
+                publish_copies(custody, client)
+                tasks.start_soon(made.keep_sealed, custody.sealing)
+            await anyio.sleep(2 * BEAT)  # who else is there
+            for partition in made.partitions:
+                tasks.start_soon(partition.hold)
+            log.info("ready", worker=name, policy=policy.digest, partitions=shape.partitions, replicas=shape.replicas)
+            try:
+                yield made
+            finally:
+                with anyio.CancelScope(shield=True):
+                    seals = made.partitions[0].runs is not None
+                    await made.leave("leaving")
+                    if custody is not None and seals:
+                        await made.writer.seal_when_due(custody.sealing, ending=True)
+                    await service.stop()
+                    await scorer.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+        log.info("stopped", worker=name, records=holder[0].view.health.records if holder else 0)
+
+
+def cluster(made: Worker) -> dict[str, questions.Verb]:
+    """The verbs that only a cluster answers."""
+
+    async def status(_: dict[str, Any]) -> Any:
+        return await status_of(made.place, made.members.living())
+
+    async def drain(asked: dict[str, Any]) -> Any:
+        name = str(asked.get("worker", ""))
+        known = [beat.worker for beat in made.members.living()]
+        if name not in known:
+            raise questions.ApiError(f"there is no worker `{name}`: {', '.join(known) or 'none'} are there")
+        try:
+            said = await made.place.client.request(
+                made.subject("drain", name), b"undo" if asked.get("undo") else b"", timeout=LEAVE_SECONDS + 1
+            )
+        except (NatsError, TimeoutError) as error:
+            raise questions.ApiError(f"worker `{name}` does not answer: {str(error) or 'no answer in time'}") from error
+        return json.loads(said.data)
+
+    async def tickets_list(_: dict[str, Any]) -> Any:
+        """The open tickets of all workers."""
+        places = {(place.thread, place.run) for _, place in made.view.open_tickets.after(0)}
+        states = [await made.view.look(thread) for thread in dict.fromkeys(thread for thread, _ in sorted(places))]
+        return [view for state in states for view in ticket_views(state)]
+
+    return {"cluster.status": status, "cluster.drain": drain, "tickets.list": tickets_list}

@@ -1,0 +1,352 @@
+"""Workers that share a cluster's log: who decides what, hand-over, failover, and what the log says afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gated import wire
+from gated.client import Verdict
+from gated.core.chain import ChainChecker, verify_records
+from gated.core.replay import Replayer
+from gated.events import CallDecided, Sender, unseal
+from gated.shell.custody import Copies, open_custody
+from gated.shell.daemon import Settings
+from gated.shell.log import jetstream
+from gated.shell.log.jsonl import open_export
+from gated.shell.policies import load_stored, read_policy
+from gated.shell.worker import Worker, worker
+from shell.live import POLICY, Bus, Ears, agent, ears, intents, server, tell, write_policy
+
+
+@asynccontextmanager
+async def working(bus: Bus, folder: Path, name: str, partitions: int = 8) -> AsyncIterator[Worker]:
+    path = folder / "policy.yaml"
+    custody = open_custody(folder / "keys", Copies())
+    settings = Settings(bus.url, path, bus.credentials("daemon"), custody=custody, partitions=partitions)
+    async with worker(settings, read_policy(path), name) as made:
+        yield made
+
+
+async def decided(bus: Bus) -> dict[str, list[CallDecided]]:
+    """The decisions of the cluster's log by call, each chain verified and each record decided again."""
+    made: dict[str, list[CallDecided]] = {}
+    async with bus.user("daemon") as client:
+        log = await jetstream.open_for_reading(client)
+        known = {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
+        checker, replayer = ChainChecker(), Replayer(known.get)
+        async for position, record in log.read_all():
+            assert checker.feed(position, record) is None
+            assert replayer.feed(record) is None
+            for decision in unseal(record).decisions:
+                if isinstance(decision, CallDecided):
+                    made.setdefault(decision.call, []).append(decision)
+    return made
+
+
+async def ask(bus: Bus, heard: Ears, name: str, threads: list[str], call: str) -> list[Verdict]:
+    before = len(heard.heard)
+    async with bus.user("agent", name) as client:
+        for thread in threads:
+            await tell(client, agent(name), thread, intents((f"{thread}-{call}", "search", {"q": call})), f"{thread}-{call}")
+    found = (await heard.count(before + len(threads), 20))[before:]
+    return [verdict for verdict in found if isinstance(verdict, Verdict)]
+
+
+THREADS = [f"t{n}" for n in range(24)]
+
+
+async def test_one_worker_decides_everything(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        heard = await ears(client, "worker")
+        async with working(bus, tmp_path, "w1") as one:
+            verdicts = await ask(bus, heard, "worker", THREADS, "a")
+            assert {verdict.decision for verdict in verdicts} == {"allow"}
+            assert one.owned == list(range(8))
+            again = await ask(bus, heard, "worker", THREADS, "b")
+        assert len(again) == 24
+        made = await decided(bus)
+    assert {call: len(each) for call, each in made.items()} == {f"{t}-{c}": 1 for t in THREADS for c in "ab"}
+
+
+# --- several workers --------------------------------------------------------------------------------------------------
+
+
+async def settled(*workers: Worker, partitions: int = 8) -> None:
+    """Until the workers share the partitions out evenly."""
+    for worker_ in workers:
+        with anyio.fail_after(10):
+            while len(worker_._shares) != partitions // len(workers):
+                await worker_.changed()
+
+
+async def test_a_second_worker_takes_its_share_and_hands_it_back_when_it_stops(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        heard = await ears(client, "worker")
+        async with working(bus, tmp_path, "w1") as one:
+            await ask(bus, heard, "worker", THREADS, "a")
+            assert len(one.owned) == 8
+            async with working(bus, tmp_path, "w2") as two:
+                await settled(one, two)
+                await ask(bus, heard, "worker", THREADS, "b")
+                assert sorted(one.owned + two.owned) == list(range(8))
+                assert len(one.owned) == len(two.owned) == 4
+                assert 0 < two.view.health.records + sum(p.runs.health.records for p in two.partitions if p.runs) < 24
+            await ask(bus, heard, "worker", THREADS, "c")
+            assert len(one.owned) == 8
+        made = await decided(bus)
+    assert {call: [d.decision for d in each] for call, each in made.items()} == {
+        f"{t}-{c}": ["allow"] for t in THREADS for c in "abc"
+    }
+
+
+async def test_a_hand_over_takes_milliseconds_and_nothing_waits_for_a_timeout(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    slowest = 0.0
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        heard = await ears(client, "worker")
+        async with working(bus, tmp_path, "w2") as two:
+            async with working(bus, tmp_path, "w1") as one:
+                await settled(one, two)
+                await ask(bus, heard, "worker", THREADS, "a")
+                assert one.owned
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(one.leave, "leaving")
+                    for number in range(20):
+                        began = time.monotonic()
+                        await ask(bus, heard, "worker", THREADS[:8], f"n{number}")
+                        slowest = max(slowest, time.monotonic() - began)
+                assert not one.owned
+            assert len(two.owned) == 8
+        made = await decided(bus)
+    assert all(len(each) == 1 for each in made.values())
+    assert slowest < 2.0  # a pin that had to run out would take three seconds
+
+
+async def test_a_drained_worker_has_nothing_and_takes_its_share_again(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client, bus.user("operator", "local") as operator:
+        heard = await ears(client, "worker")
+
+        async def asked(verb: str, **question: object) -> dict[str, Any]:
+            answer = await operator.request(f"gated.api.{verb}", json.dumps(question).encode(), timeout=20)
+            assert "Nats-Service-Error" not in (answer.headers or {}), answer.headers
+            return dict(json.loads(answer.data))
+
+        async with working(bus, tmp_path, "w1") as one, working(bus, tmp_path, "w2") as two:
+            await settled(one, two)
+            await ask(bus, heard, "worker", THREADS, "a")
+            assert await asked("cluster.drain", worker="w1") == {"worker": "w1", "released": 4, "left": 0}
+            await ask(bus, heard, "worker", THREADS, "b")
+            status = await asked("cluster.status")
+            assert [(beat["worker"], beat["state"]) for beat in status["workers"]] == [("w1", "draining"), ("w2", "working")]
+            assert {p["leased_to"] for p in status["partitions"]} == {"w2"}
+            assert status["lag"] == 0
+            assert all(0 <= p["lease_age_s"] < 60 for p in status["partitions"])
+            await asked("cluster.drain", worker="w1", undo=True)
+            await settled(one, two)
+            answer = await operator.request("gated.api.cluster.drain", b'{"worker": "w9"}', timeout=5)
+            assert answer.headers is not None
+            assert answer.headers["Nats-Service-Error"] == "there is no worker `w9`: w1, w2 are there"
+
+
+async def test_what_a_run_did_counts_wherever_it_goes_on(tmp_path: Path) -> None:
+    """The default privacy barrier lets two mails out of a thread, whichever workers decide them."""
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "mailer") as client:
+        heard = await ears(client, "mailer")
+
+        async def mail(number: int) -> str:
+            await tell(client, agent("mailer"), "r", intents((f"c{number}", "send_email", {"to": str(number)})))
+            return next(m.decision for m in (await heard.count(number + 1)) if isinstance(m, Verdict) and m.call == f"c{number}")
+
+        said = []
+        for number in range(4):
+            async with working(bus, tmp_path, f"w{number}"):
+                said.append(await mail(number))
+        await decided(bus)
+    assert said == ["allow", "allow", "deny", "deny"]
+
+
+async def test_an_approval_opened_at_one_worker_is_answered_at_another_and_expires_by_schedule(tmp_path: Path) -> None:
+    write_policy(tmp_path, POLICY.replace("timeout: 15m", "timeout: 3s"))
+    async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer, bus.user("approver", "bob") as bob:
+        heard = await ears(payer, "payer")
+        async with working(bus, tmp_path, "w1"):
+            for run in ("yes", "never"):
+                await tell(payer, agent("payer"), run, intents((run, "refund", {"amount": 5})))
+            first = await heard.count(2)
+        async with working(bus, tmp_path, "w2"):
+            ticket = next(v for v in first if isinstance(v, Verdict) and v.call == "yes")
+            answer = wire.Resolution(
+                ticket=str(ticket.ticket), decision="approve", decision_id="d", args_sha256=ticket.args_sha256, note=""
+            )
+            await tell(bob, Sender("approver", "bob"), "yes", answer)
+            said = (await heard.count(4, 15))[2:]
+            assert {(v.call, v.decision, v.code) for v in said if isinstance(v, Verdict)} == {
+                ("yes", "allow", None),
+                ("never", "deny", "approvals.expired"),
+            }
+            tickets = await bob.request("gated.api.tickets.list", b"", timeout=5)
+            assert json.loads(tickets.data) == []
+        made = await decided(bus)
+    assert [d.decision for d in made["never"]] == ["suspend", "deny"]
+
+
+async def test_open_tickets_are_listed_by_a_worker_that_came_later(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer, bus.user("operator", "local") as operator:
+        heard = await ears(payer, "payer")
+        async with working(bus, tmp_path, "w1"):
+            await tell(payer, agent("payer"), "r", intents(("c", "refund", {"amount": 5})))
+            await heard.count(1)
+        async with working(bus, tmp_path, "w2"):
+            await anyio.sleep(0.5)
+            listed = json.loads((await operator.request("gated.api.tickets.list", b"", timeout=5)).data)
+            shown = json.loads((await operator.request("gated.api.runs.show", b'{"thread": "r", "run": "r"}', timeout=5)).data)
+    assert [ticket["tool"] for ticket in listed] == ["refund"]
+    assert shown["agent"] == "payer"
+
+
+# --- workers that are killed, stopped, woken --------------------------------------------------------------------------
+
+
+@contextmanager
+def process(bus: Bus, folder: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`gated serve --log nats:`, killed at the end where it still runs."""
+    command = [sys.executable, "-m", "gated", "serve", "--log", "nats:", "--policy", str(folder / "policy.yaml")]
+    environment = {
+        **os.environ,
+        "GATED_NATS_URL": bus.url,
+        "GATED_NATS_USER": "daemon",
+        "GATED_NATS_PASSWORD": bus.passwords["daemon"],
+    }
+    with (folder / f"{name}.out").open("ab") as out:
+        running = subprocess.Popen(
+            [*command, "--name", name, "--partitions", "8", "--keys", str(folder / "keys"), *options],
+            env=environment,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait(10)
+
+
+def heard_of(folder: Path, name: str, text: str) -> None:
+    """Wait until a worker's process has said something."""
+    until = time.monotonic() + 20
+    while text not in (output := (folder / f"{name}.out").read_text()):
+        assert time.monotonic() < until, f"not said in time: {text}; said was: {output}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_a_worker_that_is_gone_is_replaced_in_seconds_and_never_decides_again(tmp_path: Path, how: signal.Signals) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        heard = await ears(client, "worker")
+        with process(bus, tmp_path, "w1") as one, process(bus, tmp_path, "w2"):
+            for name in ("w1", "w2"):
+                await anyio.to_thread.run_sync(heard_of, tmp_path, name, "gated works")
+            await anyio.sleep(1.5)
+            await ask(bus, heard, "worker", THREADS, "a")
+            one.send_signal(how)
+            began = time.monotonic()
+            await ask(bus, heard, "worker", THREADS, "b")
+            failover = time.monotonic() - began
+            if how == signal.SIGSTOP:
+                one.send_signal(signal.SIGCONT)
+            await ask(bus, heard, "worker", THREADS, "c")
+            await anyio.sleep(1.0)
+            await ask(bus, heard, "worker", THREADS, "d")
+        made = await decided(bus)
+    assert {call: [d.decision for d in each] for call, each in made.items()} == {
+        f"{t}-{c}": ["allow"] for t in THREADS for c in "abcd"
+    }
+    assert failover < 15
+
+
+async def test_two_workers_by_one_command_stop_together(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        heard = await ears(client, "worker")
+        with process(bus, tmp_path, "w", "--workers", "2") as both:
+            for name in ("w-1", "w-2"):
+                await anyio.to_thread.run_sync(heard_of, tmp_path, "w", f"worker {name}")
+            assert len(await ask(bus, heard, "worker", THREADS, "a")) == 24
+            both.send_signal(signal.SIGTERM)
+            assert await anyio.to_thread.run_sync(both.wait, 30) == 0
+        said = (tmp_path / "w.out").read_text()
+        assert said.count("stopped") == 2
+        assert "Traceback" not in said
+
+
+async def test_a_cluster_that_cannot_start_says_why_once_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("version: 1\nagents: [no]\n")
+    async with server(tmp_path) as (_, bus):
+        with process(bus, tmp_path, "w", "--workers", "2") as both:
+            assert await anyio.to_thread.run_sync(both.wait, 30) == 2
+    assert "policy.yaml" in (tmp_path / "w.out").read_text()
+
+
+async def test_a_worker_with_another_redaction_key_is_refused(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus):
+        async with working(bus, tmp_path, "w1"):
+            pass
+        with process(bus, tmp_path, "w2", "--keys", str(tmp_path / "other")) as other:
+            assert await anyio.to_thread.run_sync(other.wait, 30) == 2
+    assert "give every worker the same folder of `--keys`" in " ".join((tmp_path / "w2.out").read_text().split())
+
+
+# --- reading the cluster's log ----------------------------------------------------------------------------------------
+
+
+async def test_people_read_the_clusters_log_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_policy(tmp_path)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "gated", *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
+        for key, value in (("URL", bus.url), ("USER", "auditor:local"), ("PASSWORD", bus.passwords["auditor:local"])):
+            monkeypatch.setenv(f"GATED_NATS_{key}", value)
+        heard = await ears(client, "worker")
+        async with working(bus, tmp_path, "w1"):
+            await ask(bus, heard, "worker", THREADS, "a")
+            texts = [
+                await anyio.to_thread.run_sync(run, *arguments)
+                for arguments in (
+                    ("replay", "nats:"),
+                    ("verify", "nats:"),
+                    ("runs", "ls", "nats:", "--json"),
+                    ("log", "export", bus.url, str(tmp_path / "out.jsonl")),
+                )
+            ]
+            monkeypatch.setenv("GATED_NATS_USER", "operator:local")
+            monkeypatch.setenv("GATED_NATS_PASSWORD", bus.passwords["operator:local"])
+            status = await anyio.to_thread.run_sync(run, "cluster", "status")
+    assert "the same: 24 records" in texts[0]
+    assert "24 records in 24 threads" in texts[1]
+    assert len(json.loads(texts[2])) == 24
+    assert verify_records(enumerate([r async for _, r in open_export(tmp_path / "out.jsonl").read_all()], 1)).records == 24
+    assert "w1" in status
+    assert "8 partitions" in status
