@@ -39,6 +39,7 @@ async def serve(client: Client, runs: Runs, prefix: str, more: Mapping[str, Verb
     group = service.add_group(name=f"{prefix}.api")
     for name, verb in {**_verbs(runs), **(more or {})}.items():
         await group.add_endpoint(name=name.replace(".", "_"), subject=name, handler=_handler(verb))
+    await client.flush()  # whoever is told that the daemon is ready may ask
     return service
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import structlog
@@ -229,6 +229,9 @@ async def _hear_signals(made: Running, heard: AsyncIterator[signal.Signals]) -> 
             made.stop()
 
 
+MODEL: Final = ".onnx"  # a policy's model beside it, whose weights are part of it
+
+
 async def _watch_policy(made: Running, unwatched: anyio.Event) -> None:
     """Reload on a change. The folder of a file is watched, since editors replace files.
 
@@ -237,5 +240,6 @@ async def _watch_policy(made: Running, unwatched: anyio.Event) -> None:
     path = made.settings.policy
     folder = path if path.is_dir() else path.parent
     async for changes in awatch(folder, recursive=False, stop_event=unwatched):
-        if path.is_dir() or any(Path(name).name == path.name for _, name in changes):
+        changed = [Path(name) for _, name in changes]
+        if path.is_dir() or any(file.name == path.name or file.suffix == MODEL for file in changed):
             await made.reload()

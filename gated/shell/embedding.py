@@ -8,6 +8,7 @@ loader looks for them in a folder that it does not ship, and importing it sets u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -17,14 +18,20 @@ from typing import Any, Final
 import structlog
 from msgspec.structs import replace
 
+from gated.core.policy import Policy
+from gated.core.redaction.redactor import Redactor
+from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
-from gated.events import Embedding, IntentsReceived, Observation, RunStarted
+from gated.events import Embedding, IntentsReceived, Observation, RunStarted, Wanted
 
 MODEL: Final = "wordllama-l2-supercat-256"
 FAILED: Final = Embedding("unavailable", b"")  # comparable with nothing, so a barrier that needs it is -1
 MAX_CHARACTERS: Final = 16_384  # of a text; what follows is not looked at
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
+_NOBODY: Final = Vault(b"embedding")  # its digests are not looked at: a redacted value is the word for its kind
+_REDACTED: Final = frozenset({"redacted", "sha256"})
+_MARK: Final = re.compile(r"\[redacted (\w+) [0-9a-f]+\]")
 _WORDS: Final = str.maketrans("_-./", "    ")
 
 
@@ -90,42 +97,55 @@ def embedder() -> Embedder:
 Embed = Callable[[Sequence[str]], list[Embedding | None]]
 
 
-def with_embeddings(said: Observation, embed: Embed) -> Observation:
-    """The observation with embeddings of its task, or of its calls."""
+def embed_all(said: Sequence[Observation], redactors: Sequence[Redactor] = ()) -> list[Observation]:
+    """Every observation with its embeddings, made of what `redactors` leave; where they cannot be had, with ones that deny."""
+    try:
+        embed: Embed = embedder().embed
+    except EmbeddingsMissing as error:
+        log.error("no embeddings: barriers that need them deny", error=str(error))
+        embed = _failed
+    return [_embedded(one, embed, [redactor for redactor in redactors if redactor.active]) for one in said]
+
+
+def prepared(said: Observation, policy: Policy) -> Observation:
+    """One observation with its embeddings, as a daemon with this policy would record it."""
+    return embed_all([said], [policy.redactor])[0]
+
+
+def _embedded(said: Observation, embed: Embed, redactors: Sequence[Redactor]) -> Observation:
+    try:
+        return _with_embeddings(said, embed, redactors)
+    except Exception as error:
+        log.error("a text has no embedding: barriers that need it deny", error=repr(error))
+        return _with_embeddings(said, _failed, ())
+
+
+def _with_embeddings(said: Observation, embed: Embed, redactors: Sequence[Redactor]) -> Observation:
     match said:
         case RunStarted(task=str(task)):
-            (found,) = embed([task])
+            (found,) = embed([_text_left(task, redactors)])
             return replace(said, embedding=found)
         case IntentsReceived():
             asked = [wanted for wanted in said.calls if wanted.refused is None]
-            found_all = iter(embed([action_text(wanted.tool, wanted.args) for wanted in asked]))
+            found_all = iter(embed([action_text(w.tool, _args_left(w, redactors)) for w in asked]))
             calls = (w if w.refused is not None else replace(w, embedding=next(found_all)) for w in said.calls)
             return replace(said, calls=tuple(calls))
         case _:
             return said
 
 
-def embed_all(said: Sequence[Observation]) -> list[Observation]:
-    """Every observation with its embeddings; where they cannot be had, with ones that deny."""
-    try:
-        embed: Embed = embedder().embed
-    except EmbeddingsMissing as error:
-        log.error("no embeddings: barriers that need them deny", error=str(error))
-        embed = _failed
-    return [_embedded(one, embed) for one in said]
+def _text_left(text: str, redactors: Sequence[Redactor]) -> str:
+    for redactor in redactors:
+        text = redactor.text(text, _NOBODY)
+    return _MARK.sub(r"redacted \1", text)
 
 
-def prepared(said: Observation) -> Observation:
-    """One observation with its embeddings, as a daemon would record it."""
-    return embed_all([said])[0]
-
-
-def _embedded(said: Observation, embed: Embed) -> Observation:
-    try:
-        return with_embeddings(said, embed)
-    except Exception as error:
-        log.error("a text has no embedding: barriers that need it deny", error=repr(error))
-        return with_embeddings(said, _failed)
+def _args_left(wanted: Wanted, redactors: Sequence[Redactor]) -> Mapping[str, Any]:
+    args: Any = wanted.args
+    for redactor in redactors:
+        if redactor.suspects(args):
+            args, _ = redactor.redact(args, wanted.tool, _NOBODY)
+    return args if isinstance(args, dict) else {"": args}
 
 
 def _failed(texts: Sequence[str]) -> list[Embedding | None]:
@@ -146,6 +166,8 @@ def action_text(tool: str, args: Mapping[str, Any]) -> str:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, Mapping) and value.keys() == _REDACTED:
+        return f"redacted {value['redacted']}"
     if isinstance(value, Mapping):
         return " ".join(f"{str(key).translate(_WORDS)} {_words(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):

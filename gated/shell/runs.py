@@ -231,9 +231,11 @@ class Runs:
 
     async def _embedded(self, batch: list[Said]) -> list[Said]:
         """The inputs with the embeddings that some policy's barriers read; made in a thread, so that others go on."""
-        if not any(policy.embeds for policy in self.registry.known.values()):
+        policies = self.registry.known.values()
+        if not any(policy.embeds for policy in policies):
             return batch
-        found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch])
+        redactors = [policy.redactor for policy in policies]
+        found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch], redactors)
         return [said._replace(observation=observation) for said, observation in zip(batch, found, strict=True)]
 
     async def _settle(self, said: Said) -> Settled | None:

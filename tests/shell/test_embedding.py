@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gated.core.embedding import EmbeddingError, cosine
-from gated.events import Embedding
+from gated.core.policy import load_text
+from gated.events import AgentId, CallId, Embedding, IntentsReceived, Observation, RunStarted, Sender, Wanted
 from gated.shell import embedding
-from gated.shell.embedding import EmbeddingsMissing, action_text, embedder
+from gated.shell.embedding import EmbeddingsMissing, action_text, embedder, prepared
 
 TASK = "Read the sales report and write a summary of the quarter for the board"
 
@@ -92,3 +94,29 @@ def test_it_opens_no_socket(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.stderr) == ("256", "")
+
+
+def embedding_of(args: dict[str, Any], redact: str, task: str | None = None) -> Embedding | None:
+    policy = load_text(f"version: 1\nredact: {redact}\nagents: {{a: {{}}}}", "p.yaml")
+    said: Observation
+    if task is not None:
+        said = prepared(RunStarted(Sender("agent", "a"), AgentId("a"), task=task), policy)
+        assert isinstance(said, RunStarted)
+        return said.embedding
+    said = prepared(IntentsReceived(Sender("agent", "a"), (Wanted(CallId("c"), "note", args),)), policy)
+    assert isinstance(said, IntentsReceived)
+    return said.calls[0].embedding
+
+
+def test_an_embedding_is_made_of_what_redaction_leaves() -> None:
+    """Two secrets give one embedding, so that nothing of them is in it; without redaction they give two."""
+    one, other = ({"body": "the key", "customer": {"ssn": text}} for text in ("horse battery", "staple correct"))
+    fields = "{detectors: [], fields: [customer.ssn]}"
+    assert embedding_of(one, fields) == embedding_of(other, fields) == embedding_of({**one, "customer": {"ssn": 7}}, fields)
+    assert embedding_of(one, "{detectors: []}") != embedding_of(other, "{detectors: []}")
+
+
+def test_a_task_too() -> None:
+    one, other = (f"mail the report to {who}@ours.example" for who in ("ana", "bob"))
+    assert embedding_of({}, "{detectors: [email]}", one) == embedding_of({}, "{detectors: [email]}", other)
+    assert embedding_of({}, "{detectors: []}", one) != embedding_of({}, "{detectors: []}", other)

@@ -13,9 +13,11 @@ from anyio import to_thread
 from nats.aio.client import Client
 
 from gated.client import Gate
+from gated.shell.onnx_files import write_model
 from shell.live import POLICY, Bus, decided, gate, process, said, server, stop, write_policy
 
 STRICTER = POLICY.replace("forbidden_tools: [shell]", "forbidden_tools: [shell, read]")
+LEARNED = 'checks: [privilege, dcbf]\n    dcbf: {neural: {model: m.onnx}}\n    allowed_tools: ["*"]'
 BROKEN = POLICY + "surprise: true\n"
 
 
@@ -127,4 +129,27 @@ async def test_a_run_keeps_its_policy_over_a_restart_with_another(tmp_path: Path
         write_policy(tmp_path, text)
         async with served(tmp_path) as (bus, _), bus.agent("worker") as worker:
             assert (await reads(worker, "old"), await reads(worker, f"new-{answers[1]}")) == answers
+    await decided(tmp_path / "log.db")
+
+
+async def test_a_change_of_a_model_beside_the_policy_is_noticed(tmp_path: Path) -> None:
+    """Its weights are part of the policy. h = most - steps: first no call is safe, then one is."""
+
+    def model(most: float) -> None:
+        layer = {"weights": [[-1.0]], "bias": [most], "activation": "none"}
+        (tmp_path / "m.onnx").write_bytes(write_model(["steps"], [layer]))
+
+    model(0.5)
+    write_policy(tmp_path, POLICY.replace('checks: [privilege]\n    allowed_tools: ["*"]', LEARNED, 1))
+    async with served(tmp_path) as (bus, _), bus.agent("worker") as worker, bus.user("operator", "local") as operator:
+        digest = (await health(operator))["policy"]
+        assert await reads(worker, "old") == "deny"
+
+        async def changed() -> bool:
+            return bool((await health(operator))["policy"] != digest)
+
+        model(1.5)
+        await until(changed)
+        assert (await reads(worker, "new"), await reads(worker, "old")) == ("allow", "deny")
+    (tmp_path / "m.onnx").unlink()
     await decided(tmp_path / "log.db")

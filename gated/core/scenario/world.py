@@ -43,7 +43,7 @@ TIMER = Sender("timer", "scenario")
 VAULT = Vault(b"scenario")  # any fixed key does: what a scenario redacts is nobody's secret
 
 
-Prepare = Callable[[Observation], Observation]  # adds what a daemon records with an input: its embeddings
+Prepare = Callable[[Observation, Policy], Observation]  # adds what a daemon records with an input: its embeddings
 
 
 class Entry(Struct, frozen=True):
@@ -99,7 +99,7 @@ class World:
     def observe(self, observation: Observation) -> list[Decision | Reply]:
         """Say something for the present run; what the core decided and answered, repeats looked up in the log."""
         if self._prepare is not None and self.current.embeds:
-            observation = self._prepare(observation)
+            observation = self._prepare(observation, self.current)
         return self._observe(self.thread, self.run, observation, self.now)
 
     def _with_open(self, thread: ThreadId, observation: Observation) -> Observation:
