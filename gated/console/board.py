@@ -6,9 +6,10 @@ After the line was lost, and every few minutes, everything is read again, so tha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -20,13 +21,15 @@ from gated.console.line import Lines, NoAnswer
 from gated.console.people import Person
 from gated.console.threads import Policies
 from gated.core import tickets
+from gated.events import AnswerRule
 from gated.views import OpenTicket
 
 AGAIN: Final = 300.0  # seconds until everything is read again
 RETRY: Final = 1.0
 GATHER: Final = 0.03  # seconds in which hints are gathered into one question
 BATCH: Final = 200
-PEOPLE: Final = 500  # whose lists are kept until something changes
+PEOPLE: Final = 500  # whose lists are kept up to date
+RULES: Final = 50_000  # of whom what was found is remembered
 CLOSED: Final = 2000  # tickets whose end is remembered, for pages that are still open
 
 
@@ -52,8 +55,8 @@ class Board:
     def __init__(self, lines: Lines, policies: Policies, changed: Callable[[Change], None]) -> None:
         self._lines, self._policies, self._changed = lines, policies, changed
         self._open: dict[str, OpenTicket] = {}
-        self._version = 0
-        self._visible: dict[tuple[str, bool], tuple[int, list[OpenTicket]]] = {}
+        self._views: dict[tuple[str, bool], View] = {}
+        self._concerned: dict[tuple[str, str, tuple[AnswerRule, ...]], bool] = {}
         self._closed: OrderedDict[str, Change] = OrderedDict()
         self._hinted: dict[str, None] = {}
         self._hint = anyio.Event()
@@ -131,13 +134,16 @@ class Board:
                 continue
             await self._policies.get(line.policy)
             self._open[line.ticket] = line
-            self._version += 1
+            for view in self._views.values():
+                view.put(line)
             self._changed(Change(line.ticket, line.thread, line.run, "pending", line))
 
     def _close(self, ticket: str, thread: str, run: str, state: str) -> None:
         line = self._open.pop(ticket, None)
         self._hinted.pop(ticket, None)
-        self._version += 1
+        if line is not None:
+            for view in self._views.values():
+                view.drop(line)
         change = Change(ticket, thread, run, state, line)
         self._closed[ticket] = change
         while len(self._closed) > CLOSED:
@@ -146,29 +152,29 @@ class Board:
 
     # --- what a person sees ------------------------------------------------------------------------------------------
 
-    def visible(self, person: Person) -> list[OpenTicket]:
-        """The open tickets that a person may see, the first to expire first."""
-        version, found = self._visible.get((person.name, person.auditor), (-1, []))
-        if version != self._version:
-            found = self._look(person)
-            if len(self._visible) > PEOPLE:
-                self._visible.clear()
-            self._visible[person.name, person.auditor] = (self._version, found)
-        return found
-
-    def _look(self, person: Person) -> list[OpenTicket]:
-        known: dict[Any, bool] = {}
-        found = [line for line in self._open.values() if person.auditor or self._concerns(person, line, known)]
-        return sorted(found, key=lambda line: (line.expires_at, line.ticket))
+    def visible(self, person: Person) -> View:
+        """The open tickets that a person may see, the first to expire first. It follows what happens from now on."""
+        key = (person.name, person.auditor)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= PEOPLE:
+                self._views.clear()
+            view = View(person, self)
+            for line in self._open.values():
+                view.put(line)
+            self._views[key] = view
+        return view
 
     def sees(self, person: Person, line: OpenTicket) -> bool:
-        return person.auditor or self._concerns(person, line, {})
-
-    def _concerns(self, person: Person, line: OpenTicket, known: dict[Any, bool]) -> bool:
-        key = (line.policy, line.rules)
-        if key not in known:
-            known[key] = tickets.concerned(line.rules, person.name, self._groups(line.policy))
-        return known[key]
+        """Whether a person may see a ticket."""
+        if person.auditor:
+            return True
+        key = (person.name, line.policy, line.rules)
+        if key not in self._concerned:
+            if len(self._concerned) > RULES:
+                self._concerned.clear()
+            self._concerned[key] = tickets.concerned(line.rules, person.name, self._groups(line.policy))
+        return self._concerned[key]
 
     def _groups(self, policy: str) -> Mapping[str, frozenset[str]]:
         held = self._policies.known.get(policy)
@@ -183,3 +189,38 @@ class Board:
 
     def __len__(self) -> int:
         return len(self._open)
+
+
+class View:
+    """One person's open tickets in order. A change moves one of them; nothing is sorted anew."""
+
+    def __init__(self, person: Person, board: Board) -> None:
+        self._person, self._board = person, board
+        self._order: list[tuple[int, str]] = []  # when it expires, and its id
+
+    def put(self, line: OpenTicket) -> None:
+        """A ticket that opened, or that the person may see from now on."""
+        key = (line.expires_at, line.ticket)
+        at = bisect_left(self._order, key)
+        there = at < len(self._order) and self._order[at] == key
+        if self._board.sees(self._person, line):
+            if not there:
+                self._order.insert(at, key)
+        elif there:
+            del self._order[at]
+
+    def drop(self, line: OpenTicket) -> None:
+        key = (line.expires_at, line.ticket)
+        at = bisect_left(self._order, key)
+        if at < len(self._order) and self._order[at] == key:
+            del self._order[at]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def window(self, start: int, end: int) -> list[OpenTicket]:
+        found = (self._board.find(ticket) for _, ticket in self._order[start:end])
+        return [line for line in found if line is not None]
+
+    def __iter__(self) -> Iterator[OpenTicket]:
+        return iter(self.window(0, len(self)))

@@ -145,7 +145,7 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 def _finalize(value: Any) -> Any:
     """Every text that a template writes: what cannot be seen is written out, whoever it came from."""
-    if type(value) is not str:
+    if type(value) is not str or (value.isascii() and value.isprintable()):
         return value
     return "\n".join(escape_text(line, len(line)) for line in value.split("\n"))
 
@@ -153,6 +153,11 @@ def _finalize(value: Any) -> Any:
 def _ago(us: int) -> str:
     """A time span for people: seconds while it is short, then minutes."""
     return format_duration(max(0, us) if us < 600_000_000 else us // 60_000_000 * 60_000_000)
+
+
+def _usd(dollars: float) -> str:
+    """`$0.10`; small sums with their digits."""
+    return f"${dollars:,.2f}" if dollars >= 1 or dollars == round(dollars, 2) else f"${dollars:.4g}"
 
 
 def _environment() -> jinja2.Environment:
@@ -173,6 +178,6 @@ def _environment() -> jinja2.Environment:
         "number": drawings.number,
         "short": lambda text: str(text)[:12],
         "bytes": lambda count: f"{count:,}",
-        "usd": lambda micro: f"${micro / 1e6:,.4f}".rstrip("0").rstrip("."),
+        "usd": _usd,
     }
     return made

@@ -18,7 +18,7 @@ from gated.views import run_view
 
 WINDOW: Final = 50
 FOUND: Final = 50
-ENTRIES: Final = 400  # of a story on one page; the newest are shown
+ENTRIES: Final = 250  # of a story on one page; the newest are shown
 
 
 async def runs(visit: Visit) -> Response:

@@ -92,7 +92,7 @@ def _list(visit: Visit) -> dict[str, Any]:
     board = visit.desk.board
     found = board.visible(visit.me)
     page = page_of(visit.request.query_params.get("page"), len(found))
-    window = found[page * WINDOW : (page + 1) * WINDOW]
+    window = found.window(page * WINDOW, (page + 1) * WINDOW)
     pages = 1 + max(0, len(found) - 1) // WINDOW
     return {"tickets": window, "total": len(found), "page": page, "pages": pages, "ready": board.ready}
 
