@@ -333,6 +333,7 @@ def _tag(message: Struct) -> str:
 class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=True):
     """The decision on one call. What may run are `args` where they are given, else the arguments that were asked.
 
+    `token`, of a call that may run: a JWT that proves it to the tool, where the daemon signs verdicts.
     `settled`, of a replayed verdict: the call has its outcome already, so it must not run again.
     """
 
@@ -351,6 +352,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=Tr
     edited: bool = False
     execute: bool
     result: Any = None
+    token: str | None = None
     policy: str
     seq: int
     at: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -41,8 +43,10 @@ CheckpointFile = Annotated[
     Path | None, typer.Option(help="Append each sealed checkpoint to this file; keep it elsewhere, and a cut log shows.")
 ]
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Records between two checkpoints; there is one at stop too.")]
+SignVerdicts = Annotated[
+    bool, typer.Option(help="Give each call that may run a token that its tool can check: a JWT under `verdict.key` of the keys.")
+]
 CLUSTER_KEYS: Final = Path("gated.keys")  # of the workers of a cluster, where nobody names another folder
-
 PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
 
 
@@ -68,13 +72,15 @@ def up(
     checkpoint_every: CheckpointEvery = EVERY,
     console: Annotated[bool, typer.Option(help="Serve the web console, as a process of its own.")] = True,
     console_port: Annotated[int | None, typer.Option(help="Its port; 8420, or a free one where that is taken.")] = None,
+    sign_verdicts: SignVerdicts = False,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
     """Start a gate on this machine: an embedded nats-server, the log, the daemon and the console, all in one folder."""
     configure_logging(json_lines=json_logs)
     copies = Copies(checkpoint_every, checkpoint_file)
     served = Served(console_port) if console else None
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port, copies, served, notify))
+    custody = partial(open_custody, data.absolute() / "keys", copies, sign_verdicts=sign_verdicts)
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port, custody, served, notify))
 
 
 class Served(NamedTuple):
@@ -83,10 +89,10 @@ class Served(NamedTuple):
     port: int | None
 
 
-async def _up(path: Path, data: Path, port: int, copies: Copies, served: Served | None, notify: Path | None) -> None:
+async def _up(path: Path, data: Path, port: int, keys: Callable[[], Custody], served: Served | None, notify: Path | None) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
     channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
-    custody = await anyio.to_thread.run_sync(open_custody, data / "keys", copies)
+    custody = await anyio.to_thread.run_sync(keys)
     event_log = await open_for_writing(data / "log.db", custody.sealing)
     try:
         people = People(beside.users_file(data))
@@ -147,6 +153,7 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="With `--log nats:`: so many processes.")] = 1,
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="With `--log nats:`: fixed when the log is made.")] = 64,
     name: Annotated[str, typer.Option(help="With `--log nats:`: the worker's name; one is made where none is given.")] = "",
+    sign_verdicts: SignVerdicts = False,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
     """Run the daemon on a NATS server of yours, or a worker of a cluster.
@@ -166,9 +173,10 @@ def serve(
     show = _print_checkpoint if checkpoint_stdout else None
     copies = Copies(checkpoint_every, checkpoint_file, show, checkpoint_subject)
     folder = keys or (CLUSTER_KEYS if cluster else keys_beside(Path(log)))
+    opened = partial(open_custody, folder, copies, sign_verdicts=sign_verdicts)
 
     async def work() -> None:
-        custody = await anyio.to_thread.run_sync(open_custody, folder, copies)  # before the workers, that all find the same keys
+        custody = await anyio.to_thread.run_sync(opened)  # before the workers, that all find the same keys
         if workers > 1:
             raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
         told = login(nats_url if nats_url or log == "nats:" else log if cluster else "", user=user or None, creds=_text(creds))

@@ -1,4 +1,5 @@
-"""What a daemon keeps beside its log: the key that it redacts with, the key that it seals with, and where copies of seals go.
+"""What a daemon keeps beside its log: the key that it redacts with, the key that it seals with, where copies of seals
+go, and the key that it signs verdicts with.
 
 INVARIANT: both keys lie outside the log. Who has the log alone can neither read what was redacted nor seal another history.
 """
@@ -14,11 +15,12 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from gated.core.redaction.vault import Vault
-from gated.shell.keys import load_or_make, load_or_make_vault
+from gated.shell.keys import load_or_make, load_or_make_vault, load_or_make_verdict_signer
 from gated.shell.log.sealing import EVERY, Sealing
+from gated.shell.verdict_tokens import VerdictSigner
 
 ORIGIN: Final = "gated"  # the name that checkpoints are signed under
-REDACTION_KEY, SEAL_KEY = "redaction.key", "seal.key"
+REDACTION_KEY, SEAL_KEY, VERDICT_KEY = "redaction.key", "seal.key", "verdict.key"
 
 
 class Copies(Struct, frozen=True):
@@ -34,14 +36,18 @@ class Custody(Struct, frozen=True):
     vault: Vault
     sealing: Sealing
     subject: str | None = None
+    signer: VerdictSigner | None = None
 
 
-def open_custody(folder: Path, copies: Copies) -> Custody:
+def open_custody(folder: Path, copies: Copies, *, sign_verdicts: bool = False) -> Custody:
     """The keys of a folder, made where they are missing. Raises `KeyFileError`."""
     outlets = () if copies.show is None else (copies.show,)
     signer = load_or_make(folder / SEAL_KEY, ORIGIN)
     return Custody(
-        load_or_make_vault(folder / REDACTION_KEY), Sealing(signer, copies.every, copies.file, outlets), copies.subject
+        load_or_make_vault(folder / REDACTION_KEY),
+        Sealing(signer, copies.every, copies.file, outlets),
+        copies.subject,
+        load_or_make_verdict_signer(folder / VERDICT_KEY) if sign_verdicts else None,
     )
 
 

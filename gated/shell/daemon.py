@@ -153,7 +153,8 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
         publish_copies(custody, client)
     scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
     scorer.need(policy.semantic)
-    runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide)
+    signer = None if custody is None else custody.signer
+    runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide, signer)
     holder.append(bus.Bus(client, runs.take, runs.room))
     return Daemon(runs, holder[0], settings, scorer, _notifier(settings, event_log, runs, client))
 

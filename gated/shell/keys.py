@@ -18,6 +18,7 @@ from gated.core import checkpoint
 from gated.core.checkpoint import Checkpoint, Key
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
+from gated.shell.verdict_tokens import VerdictSigner
 
 VAULT_BYTES = 32
 
@@ -53,6 +54,21 @@ def load_or_make(path: Path, name: str) -> Signer:
             _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = Signer(name, _load(path))
         path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+    except OSError as error:
+        raise KeyFileError(path, f"cannot be used: {error.strerror}") from error
+    return signer
+
+
+def load_or_make_verdict_signer(path: Path) -> VerdictSigner:
+    """The signer of verdicts of a key file, which is made (mode 0600) where there is none. Raises `KeyFileError`.
+
+    Its public half is written beside it as `<path>.pub` in PEM form, for the tools.
+    """
+    try:
+        if not path.exists():
+            _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        signer = VerdictSigner(_load(path))
+        path.with_name(path.name + ".pub").write_text(signer.public)
     except OSError as error:
         raise KeyFileError(path, f"cannot be used: {error.strerror}") from error
     return signer

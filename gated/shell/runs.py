@@ -56,6 +56,7 @@ from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.policies import load_stored
 from gated.shell.scoring import About, Scorer
+from gated.shell.verdict_tokens import VerdictSigner, arguments
 
 BATCH: Final = 32  # inputs that are decided in one go
 QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
@@ -69,6 +70,7 @@ TIMER: Final = Sender("timer", "daemon")
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
 Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
+Message = wire.Outbound | wire.TicketMessage | None
 Publish = Callable[[str, bytes, str | None], Awaitable[None]]
 
 log = structlog.get_logger("gated.runs")
@@ -141,14 +143,19 @@ class Runs:
         vault: Vault,
         scorer: Scorer | None = None,
         decide: Decide = core.record,
+        signer: VerdictSigner | None = None,
     ) -> None:
-        """Without a `scorer` what detectors must be asked about is decided without them: it is not let through."""
+        """Without a `scorer` what detectors must be asked about is decided without them: it is not let through.
+
+        Without a `signer` verdicts have no token.
+        """
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.open_tickets = OpenTickets()
         self.on_ticket: Callable[[], None] = lambda: None  # something was published of a ticket
         self.registry = Registry(policy, {policy.digest: policy}, vault)
         self._vault = vault
         self._scorer = scorer
+        self._signer = signer
         self._held: Held[Said] = Held()
         self._asking: TaskGroup | None = None
         self._decide = decide
@@ -398,7 +405,8 @@ class Runs:
         said, prefix, seq, at = item.said, self.outlet.prefix, record.seq, record.at
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
-            message = wire.to_agent(self._revealed(decision), item.policy, seq, at)
+            told = self._revealed(decision)
+            message = self._signed(wire.to_agent(told, item.policy, seq, at), told, item, at)
             if isinstance(message, wire.Refusal) and said.observation.by.role in HEARS_ITSELF:
                 await self._tell_sender(said, message)
             elif message is not None and item.agent:
@@ -442,10 +450,24 @@ class Runs:
             reason = "the arguments of this verdict were sealed under a key that this gate does not have"
             return CallRefused(code="approvals.crashed", reason=reason, call=decision.call)
 
+    def _signed(self, message: Message, decision: Decision, item: Settled, at: int) -> Message:
+        """A verdict with its token, where this gate signs verdicts."""
+        if self._signer is None or not isinstance(message, wire.Verdict) or not isinstance(decision, CallDecided):
+            return message
+        said, state = item.said, self._states.get(item.said.thread)
+        run = None if state is None else state.runs.get(said.run)
+        ticket = None if run is None or decision.ticket is None else run.tickets.get(decision.ticket)
+        try:
+            args = arguments(decision, said.observation, () if ticket is None else ticket.calls, self._vault)
+        except Unreadable as error:
+            log.error("a verdict has no token", call=decision.call, error=str(error))
+            return message
+        return replace(message, token=self._signer.token(decision, args, at, item.agent, (said.thread, said.run)))
+
     async def _reply(self, item: Settled, reply: Reply) -> None:
         """An answer that needs no record: a repeat is the recorded verdict, read from the log."""
         said = item.said
-        message: Struct | None
+        message: Message
         if isinstance(reply, Repeat):
             stored = await self.log.get(said.thread, reply.seq)
             if stored is None:
@@ -455,6 +477,7 @@ class Runs:
             said_so = self._revealed(decided)
             if isinstance(said_so, CallDecided):
                 message = wire.verdict(said_so, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
+                message = self._signed(message, said_so, item, stored.at)
             else:
                 message = wire.to_agent(said_so, item.policy, stored.seq, stored.at)
         else:

@@ -108,10 +108,13 @@ def write_policy(folder: Path, text: str = POLICY) -> Path:
 
 
 @asynccontextmanager
-async def daemon_on(bus: Bus, folder: Path, notify: NotifySettings | None = None) -> AsyncIterator[Live]:
+async def daemon_on(
+    bus: Bus, folder: Path, notify: NotifySettings | None = None, *, sign_verdicts: bool = False
+) -> AsyncIterator[Live]:
     """A daemon in this process on a server, with the policy and the log of a folder."""
     path = folder / "policy.yaml"
-    custody = open_custody(folder / "keys", Copies(every=100, file=folder / "checkpoints", subject="gated.checkpoints"))
+    copies = Copies(every=100, file=folder / "checkpoints", subject="gated.checkpoints")
+    custody = open_custody(folder / "keys", copies, sign_verdicts=sign_verdicts)
     event_log = await open_for_writing(folder / "log.db", custody.sealing)
     try:
         cursor = folder / "notify.json"
