@@ -119,6 +119,7 @@ TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         "<= none + 10",
         lambda f: f["decide_us_p50_100_machines_10000_instances"] <= f["decide_us_p50"] + 10,
     ),
+    "decide_us_p50_20_contracts_2_applying": ("<= 50", lambda f: f["decide_us_p50_20_contracts_2_applying"] <= 50),
     "decide_us_p50_100_machines_5_touching": ("<= 25", lambda f: f["decide_us_p50_100_machines_5_touching"] <= 25),
 }
 
