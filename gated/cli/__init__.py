@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "runs": "runs",
     "tickets": "tickets",
     "cluster": "cluster",
+    "hook": "hook",
     "console": "console",
     "users": "users",
     "log": "logs",

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from nats.aio.msg import Msg
 
-from gated import wire
+from gated import ingress, wire
 from gated.client.errors import GateUnavailable, Refused
 from gated.client.line import Ears, Line
 from gated.client.question import Key, Question
@@ -59,9 +59,13 @@ class Gate:
         """A run to be opened by `async with`. Ids are made up where none are given; a run without a thread is its own.
 
         `resume` goes on with the run `run` that an earlier process of this agent opened: nothing is opened then.
+        Raises `Refused` for what can be no id.
         """
         if resume and run is None:
             raise ValueError("`resume` needs the id of the run to go on with: gate.run(run=…, resume=True)")
+        for given in (run, thread, parent):
+            if given is not None and not ingress.is_id(given):
+                raise Refused("ingress.id", f"`{given}` cannot be the id of a run or a thread: use 1-128 of A-Z a-z 0-9 _ -")
         run_id = run or uuid.uuid4().hex
         start = None if resume else wire.RunStart(task=task, labels=labels or {}, tools=tools, parent_run=parent)
         return Run(self, ThreadId(thread or run_id), RunId(run_id), start)
