@@ -48,6 +48,10 @@ def test_a_sound_policy_has_no_findings() -> None:
     assert found(CLEAN) == []
 
 
+def _dcbf(rules: str) -> list[tuple[str, str]]:
+    return [("    owner", f"    dcbf: {rules}\n    owner")]
+
+
 # (what is written instead of what, the line, the level, words of the message)
 FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
     "no agents": ([(CLEAN, "version: 1\n")], 1, "warning", "there are no agents"),
@@ -65,6 +69,23 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
     ),
     "whole disk": ([("[/workspace]", "[/]")], 8, "warning", "the whole disk"),
     "path in path": ([("[/workspace]", "[/workspace, /workspace/a]")], 8, "advice", "`/workspace` holds it"),
+    "barrier outside from the start": (_dcbf("{barriers: {b: {expr: '-1.0'}}}"), 4, "warning", "barrier `b` is below 0"),
+    "barrier that mixes numbers": (
+        _dcbf("{barriers: {b: {expr: '1 - run.cost_usd'}}}"),
+        4,
+        "warning",
+        "barrier `b` is below 0, or cannot be computed",
+    ),
+    "negative budget": (_dcbf("{privacy: {budget: -1}}"), 4, "warning", "barrier `privacy` is below 0"),
+    "set and removed": (_dcbf("{remove: [privacy], privacy: {budget: 1}}"), 4, "warning", "is set, and removed"),
+    "counts nothing": (
+        _dcbf("{barriers: {b: {counter: {tools: [mail], per_call: 1, budget: 1}}}}"),
+        4,
+        "warning",
+        "counts only tools that the agent may not call",
+    ),
+    "dead pair": (_dcbf("{safety: {pairs: [[Read, mail]]}}"), 4, "advice", "the pair `Read` and `mail` is dead"),
+    "no look ahead": (_dcbf("{verification: false}"), 4, "warning", "the run is stuck from then on"),
     "no max_calls": ([("{max_calls: 60}", "{max_steps: 40}")], 9, "warning", "`resource_budget.max_calls` is absent"),
     "budget of nothing": ([("{max_calls: 60}", "{max_calls: 0}")], 9, "warning", "a budget of 0"),
     "steps beyond calls": ([("{max_calls: 60}", "{max_calls: 6, max_steps: 9}")], 9, "advice", "`max_steps: 9` never decides"),
