@@ -210,6 +210,7 @@ WANTED = {
     "contracts": "require error",
     "dcbf": "barrier",
     "breaker": "open",
+    "semantic": "unavailable secrets exfiltration injection drift judge",
     "approvals": "rejected expired cancelled unknown_ticket already_decided not_authorised remember batch",
 }
 

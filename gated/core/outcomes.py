@@ -105,7 +105,7 @@ def settle(
     reminders = () if ("order", True) in admitting.stages else moved.reminders  # what is observed never speaks
     stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
     breached = _breached(turn, entry, status, content, facts)
-    summary = _text(content) if status == "error" else ""
+    summary = _text(content) if status == "error" and content is not None else ""
     rule, circuit = turn.profile.breaker.rule(entry.tool), turn.state.circuits.get(entry.tool)
     turn.do(
         CallSettled(

@@ -83,6 +83,7 @@ class CoreGate:
     ) -> list[Result]:
         world = self._at(thread, run, agent, at)
         said = steps.intents(world, tuple(CallEntry(**call) for call in calls), mode, nesting)
+        world.scored.clear()  # what is decided again is not scored again unless the answer says so
         wanted = [call["id"] for call in calls]
         views = [view for answer in said if (view := self._view(answer)) is not None]
         answers, self.also = _in_order(wanted, views)
@@ -99,6 +100,7 @@ class CoreGate:
         facts: dict[str, Any] | None = None,
         cost_usd: Any = None,
         tokens: int | None = None,
+        scores: dict[str, Any] | None = None,
         *,
         at: int,
     ) -> Result:
@@ -106,7 +108,14 @@ class CoreGate:
         said = steps.outcome(
             world,
             OutcomeEntry(
-                call=call, status=status, content=content, facts=facts or {}, cost_usd=cost_usd, tokens=tokens or 0, by=by
+                call=call,
+                status=status,
+                content=content,
+                facts=facts or {},
+                cost_usd=cost_usd,
+                tokens=tokens or 0,
+                by=by,
+                scores=scores or {},
             ),
         )
         self.also = self._verdicts(said)
@@ -189,8 +198,14 @@ def _refused(said: list[Any]) -> Result | None:
 def _in_order(wanted: list[Any], views: list[Result]) -> tuple[list[Result], list[Result]]:
     """One answer for each call wanted, in their order, and what else was said. A malformed id is answered without one."""
     left, found = list(views), []
-    for name in wanted:
-        mine = next((view for view in left if view["call"] == name), None) or next(v for v in left if v["call"] is None)
+    for position, name in enumerate(wanted):
+        mine = _answer(name, wanted[position:].count(name), left)
         left.remove(mine)
         found.append({**mine, "call": name})
     return found, left
+
+
+def _answer(name: Any, times: int, left: list[Result]) -> Result:
+    """What was said of a call that is asked for so many times yet; more than that is the end of a ticket it waited on."""
+    said = [view for view in left if view["call"] == name]
+    return said[max(0, len(said) - times)] if said else next(view for view in left if view["call"] is None)

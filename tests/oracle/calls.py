@@ -72,7 +72,7 @@ def atomic(
     run = thread.runs[run_id]
     answers = [known_verdict(thread, run, call) for call in calls]
     unknown = [call for call, known in zip(calls, answers, strict=True) if known is None]
-    new = list({call.id: call for call in reversed(unknown)}.values())[::-1]
+    new = [call for position, call in enumerate(unknown) if all(call.id != before.id for before in unknown[:position])]
     repeated = [call for call in unknown if not any(call is first for first in new)]
     conflict = any(known is not None and "refused" in known for known in answers)
     conflict = conflict or any((c.tool, c.args) != (n.tool, n.args) for c in repeated for n in new if n.id == c.id)
@@ -101,9 +101,7 @@ def atomic(
 def _answer(
     thread: Thread, run: str, call: Call, known: Verdict | None, verdicts: dict[str, Verdict], repeated: list[Call]
 ) -> Verdict:
-    if known is not None:
-        return known
-    if any(call is again for again in repeated):
+    if known is not None or any(call is again for again in repeated):
         answer = known_verdict(thread, thread.runs[run], call)
         assert answer is not None
         return answer

@@ -239,6 +239,23 @@ def approvals(dice: Dice) -> Doc:
     return {**made, "rules": rules} if rules else made
 
 
+def semantic(dice: Dice) -> Doc:
+    """Detectors of a few calls each, so that they do not ask about everything."""
+    made: Doc = {
+        name: _detector(dice) for name in dice.some(("secrets", "exfiltration", "exfiltration", "injection", "drift"), 1, 2)
+    }
+    dice.maybe(made, 4, judge=[{"nats": "judge", "tools": ["pay"]}], unavailable=["deny"], thresholds=[{"ask": 0.3}])
+    return made
+
+
+def _detector(dice: Dice) -> Doc:
+    made: Doc = {"tools": dice.some(PATTERNS, 1, 2)}
+    if dice.one_in(2):
+        del made["tools"]
+    dice.maybe(made, 4, thresholds=[{"ask": 0.5, "deny": 0.7}, {"ask": "never"}, {"deny": "never"}], unavailable=["deny", "ask"])
+    return made
+
+
 def _rule(dice: Dice) -> Doc:
     made: Doc = {}
     if dice.one_in(4):
@@ -257,6 +274,8 @@ def tools(dice: Dice, flags: frozenset[str]) -> Doc:
     for tool in TOOLS:
         said: Doc = {}
         dice.maybe(said, 6, cost_usd=[0.01, 0.03], outbound=[True], call_timeout=["2m"])
+        if "semantic" in flags:
+            dice.maybe(said, 2, sensitive=[True])
         if "schemas" in flags:
             dice.maybe(said, 12, schema=[{"type": "object", "required": ["f"]}])
         if "breaker" in flags and dice.one_in(12):

@@ -12,6 +12,7 @@ PLACES = (("t1", "r1"), ("t1", "r2"), ("t1", "r3"), ("t2", "r1"))
 PEOPLE = ("bob", "bob", "cy", "cy", "dee", "ana", "a", "eve")
 COSTS = (0, 0.01, 0.02, 0.05)
 SECOND = 1_000_000
+DETECTORS = ("secrets", "exfiltration", "injection", "drift", "judge")
 MALFORMED_ID = "no id"
 LAST = "the run that was last spoken of"
 PAUSES = (0, 0, 0, 0, 0, SECOND, SECOND, 20 * SECOND, 31 * SECOND, 61 * SECOND)
@@ -54,6 +55,8 @@ def _call(dice: Dice, flags: frozenset[str]) -> Doc:
     if dice.one_in(3):
         call["parent_back"] = dice.pick([0, 0, 1, 2])
     dice.maybe(call, 3, cost_usd=COSTS)
+    if not dice.one_in(5):
+        call["scores"] = dict.fromkeys(DETECTORS, 0) | _scores(dice)
     if "malformed" in flags and dice.one_in(40):
         call |= dice.pick([{"tool": "bad name"}, {"cost_usd": -1}, {"args": [1]}, {"id": MALFORMED_ID}])
     return call
@@ -64,7 +67,18 @@ def _outcome(dice: Dice, flags: frozenset[str]) -> Doc:
     body["by"] = dice.pick(["agent"] * 9 + ["runner:box"])
     dice.maybe(body, 3, facts=[{"n": 1}, {"n": 2}], cost_usd=COSTS)
     dice.maybe(body, 2, tokens=[0, 2, 5])
+    if not dice.one_in(5):
+        body["scores"] = {"injection": 0} | _scores(dice)
+    if dice.one_in(8):
+        del body["content"]
     return body
+
+
+def _scores(dice: Dice) -> Doc:
+    made: Doc = {}
+    if dice.one_in(3):
+        made[dice.pick((*DETECTORS, "exfiltration"))] = dice.pick([0.29, 0.3, 0.6, 0.7, 0.9, 1, 1.1, "no"])
+    return made
 
 
 def _resolve(dice: Dice, flags: frozenset[str]) -> Doc:

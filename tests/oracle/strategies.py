@@ -21,7 +21,14 @@ from oracle.sayings import Said
 Pick = Callable[[Sequence[Any]], Any]
 
 AGENTS = ("a", "b", "c")
-STAGES = {"privilege": "privilege", "dfa": "dfa", "order": "machines", "contracts": "contracts", "dcbf": "dcbf"}
+STAGES = {
+    "privilege": "privilege",
+    "dfa": "dfa",
+    "order": "machines",
+    "contracts": "contracts",
+    "dcbf": "dcbf",
+    "semantic": "semantic",
+}
 OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", "expressions", "breaker")
 SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time")
 GROUPS = {"leads": ["ana", "bob", "a"], "finance": ["cy", "dee"]}
@@ -37,6 +44,7 @@ def policies(
     machines: bool = True,
     contracts: bool = True,
     dcbf: bool = True,
+    semantic: bool = True,
     approvals: bool = True,
     ceilings: bool = True,
     observe: bool = True,
@@ -46,8 +54,8 @@ def policies(
     expressions: bool = True,
     breaker: bool = True,
 ) -> Doc:
-    """The first five are stages: what is not True is in no `checks`."""
-    stages = (privilege, dfa, machines, contracts, dcbf)
+    """The first six are stages: what is not True is in no `checks`."""
+    stages = (privilege, dfa, machines, contracts, dcbf, semantic)
     others = (approvals, ceilings, observe, children, threads, schemas, expressions, breaker)
     names = dict(zip((*STAGES.values(), *OTHERS), (*stages, *others), strict=True))
     return _policy(lambda values: draw(st.sampled_from(values)), frozenset(name for name, on in names.items() if on))
@@ -92,6 +100,8 @@ def _policy(pick: Pick, flags: frozenset[str]) -> Doc:
                 agent["machines"] = [name for name in agent["machines"] if name in names]
     if "contracts" in flags:
         policy["contracts"] = pick(pools["contracts"])
+    if "semantic" in flags:
+        policy["semantic"] = pick(pools["semantic"])
     if "approvals" in flags:
         policy |= {"approvals": pick(pools["approvals"]), "groups": GROUPS}
     return copy.deepcopy(policy)
@@ -106,6 +116,7 @@ def _pools(stages: tuple[str, ...], flags: frozenset[str]) -> dict[str, list[Any
         "machine": pool(lambda dice: parts.machine(dice, flags), 500),
         "contracts": pool(lambda dice: parts.contracts(dice, flags), 80),
         "approvals": pool(parts.approvals, 80),
+        "semantic": pool(parts.semantic, 60),
     }
 
 

@@ -44,8 +44,8 @@ def reading(world: World, call: CallId, entry: OutcomeEntry) -> Reading | None:
     if known is None or rules is None:
         return None
     injection = _scores({**world.scores, **entry.scores}).get("injection")
-    sensitive = known.tool in rules.sensitive and entry.content is not None
-    marks = hashlib.sha256(canonical.encode(entry.content)).digest()[:MARK]
+    sensitive = known.tool in rules.sensitive and (entry.content is not None or bool(entry.facts))
+    marks = hashlib.sha256(canonical.encode([entry.content, entry.facts])).digest()[:MARK]
     made = Reading(injection, Fingerprints("scenario", marks, 1, 1) if sensitive else None)
     return None if made == Reading() else made
 
