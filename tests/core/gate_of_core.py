@@ -198,14 +198,15 @@ def _refused(said: list[Any]) -> Result | None:
 def _in_order(wanted: list[Any], views: list[Result]) -> tuple[list[Result], list[Result]]:
     """One answer for each call wanted, in their order, and what else was said. A malformed id is answered without one."""
     left, found = list(views), []
-    for position, name in enumerate(wanted):
-        mine = _answer(name, wanted[position:].count(name), left)
+    for name in wanted:
+        mine = _answer(name, left)
         left.remove(mine)
         found.append({**mine, "call": name})
     return found, left
 
 
-def _answer(name: Any, times: int, left: list[Result]) -> Result:
-    """What was said of a call that is asked for so many times yet; more than that is the end of a ticket it waited on."""
+def _answer(name: Any, left: list[Result]) -> Result:
+    """What was said of a call that is asked for. Where its ticket ended meanwhile, that is no answer to its being asked."""
     said = [view for view in left if view["call"] == name]
-    return said[max(0, len(said) - times)] if said else next(view for view in left if view["call"] is None)
+    own = [view for view in said if view.get("replayed") or view.get("stage") != "approvals"]
+    return next((view for view in (*own, *said)), None) or next(view for view in left if view["call"] is None)
