@@ -48,10 +48,11 @@ def time_left(line: Line) -> Text:
 
 
 def why(line: Line) -> str:
-    """Who has approved so far, and the reasons."""
+    """Who has approved so far, whether people could not be told, and the reasons."""
     reasons = "; ".join(ask["reason"] for ask in line["asks"])
     names = ", ".join(answer["by"] for answer in line["answers"])
-    return f"({names} approved) {reasons}" if names else reasons
+    untold = "(undelivered) " if line.get("undelivered") else ""
+    return untold + (f"({names} approved) {reasons}" if names else reasons)
 
 
 def whole(line: Line) -> list[str]:
@@ -66,6 +67,8 @@ def whole(line: Line) -> list[str]:
     for answer in line["answers"]:
         note = f": {_safe(answer['note'])}" if answer.get("note") else ""
         lines.append(f"[green]{_safe(answer['by'])}[/] {_safe(answer['decision'])}d at {_second(answer['at'])}{note}")
+    if line.get("undelivered"):
+        lines.append(f"[red]nobody could be told over[/]  {_safe(', '.join(line['undelivered']))}")
     if line.get("history"):
         done = ", ".join(f"{tool} x{count}" for tool, count in sorted(line["history"].items()))
         lines.append(f"allowed so far in this run  {_safe(done)}")

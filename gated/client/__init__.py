@@ -6,7 +6,7 @@ async with connect(agent="coder") as gate, gate.run(task="fix the test") as run:
 Code without an event loop takes `gated.client.sync`, which is the same with `with` and without `await`.
 """
 
-from gated.client.calls import Admitted, Call, Outcome, current_call
+from gated.client.calls import Admitted, Call, Outcome, current_call, current_verdict
 from gated.client.errors import (
     AlreadyMade,
     Denied,
@@ -41,4 +41,5 @@ __all__ = [
     "Verdict",
     "connect",
     "current_call",
+    "current_verdict",
 ]

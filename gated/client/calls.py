@@ -17,7 +17,7 @@ from gated.wire import Origin, Verdict, WantedCall
 
 MAX_CONTENT: Final = 131_072  # characters that are reported of a result that is too long or no JSON
 
-_INSIDE: ContextVar[tuple[Origin, str] | None] = ContextVar("gated_inside", default=None)
+_INSIDE: ContextVar[tuple[Origin, Verdict] | None] = ContextVar("gated_inside", default=None)
 
 
 class Call(NamedTuple):
@@ -101,9 +101,9 @@ def content_of(result: Any) -> Any:
 
 
 @contextmanager
-def inside(origin: Origin, call: str) -> Iterator[None]:
-    """The code of the block is a tool's: calls of the same run that it asks for are nested in `call`."""
-    token = _INSIDE.set((origin, call))
+def inside(origin: Origin, verdict: Verdict) -> Iterator[None]:
+    """The code of the block is a tool's: calls of the same run that it asks for are nested in the verdict's."""
+    token = _INSIDE.set((origin, verdict))
     try:
         yield
     finally:
@@ -112,10 +112,16 @@ def inside(origin: Origin, call: str) -> Iterator[None]:
 
 def parent(origin: Origin) -> str | None:
     found = _INSIDE.get()
-    return found[1] if found is not None and found[0] == origin else None
+    return found[1].call if found is not None and found[0] == origin else None
 
 
 def current_call() -> str | None:
     """The id of the call that the running tool is: a key under which it can do its work once, also after a crash."""
+    verdict = current_verdict()
+    return None if verdict is None else verdict.call
+
+
+def current_verdict() -> Verdict | None:
+    """The verdict that the running tool runs by; its `token` is what a tool elsewhere may want to see."""
     found = _INSIDE.get()
     return None if found is None else found[1]

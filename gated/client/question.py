@@ -20,6 +20,7 @@ from gated.wire import Origin, Refusal
 
 AGAIN: Final = 2.0  # seconds after which an input is published again
 RECALL: Final = 15.0  # seconds after which the gate is asked again what became of a call that waits for people
+SELDOM: Final = 300.0  # and the most of them, since each time it is asked after twice as long
 
 Whole = None  # the key of an answer to the message itself
 Key = str | None
@@ -77,7 +78,7 @@ class Question:
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._until(lambda: not self._suspended(), self._recall, RECALL)
+                await self._until(lambda: not self._suspended(), self._recall, RECALL, slower=2)
         except TimeoutError:
             pass  # what is suspended stays so, and its answer says it
         return [self.heard[key] for key in self.wanted]
@@ -87,14 +88,14 @@ class Question:
         said = ((key, self.heard[key]) for key in self.wanted)
         return [key for key, answer in said if key is not None and getattr(answer, "decision", None) == "suspend"]
 
-    async def _until(self, done: Callable[[], bool], ask: Callable[[], Awaitable[None]], every: float) -> None:
+    async def _until(self, done: Callable[[], bool], ask: Callable[[], Awaitable[None]], every: float, slower: float = 1) -> None:
         """Ask, and ask again, until it is done. Raises `Refused` or `GateUnavailable` where it never will be."""
         while not done():
             if self._again:
                 self._again = False
                 await ask()
             if not await self._news_within(every):
-                self._again = True
+                self._again, every = True, min(every * slower, max(every, SELDOM))
             self._raise()
 
     async def _news_within(self, seconds: float) -> bool:

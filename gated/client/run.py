@@ -154,7 +154,7 @@ class Run:
         if not admitted.execute:
             return admitted.result
         try:
-            with calls.inside(self.origin, admitted.call):
+            with calls.inside(self.origin, admitted.verdict):
                 result = function(admitted.args)
                 if inspect.isawaitable(result):
                     result = await result

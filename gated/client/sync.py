@@ -158,7 +158,7 @@ class Run:
         if not admitted.execute:
             return admitted.result  # type: ignore[no-any-return]  # a person's answer in the place of the tool's
         try:
-            with calls.inside(self._run.origin, admitted.call):
+            with calls.inside(self._run.origin, admitted.verdict):
                 result = function(admitted.args)
         except BaseException as error:
             self.failed(admitted.call, error)
