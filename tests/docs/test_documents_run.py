@@ -26,12 +26,13 @@ def test_the_readme_policy_loads_and_decides() -> None:
     assert sorted(policy.agents) == ["analyst"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("document", "said"),
     [
         ("tutorial.md", "Read a.py before writing.\nwrote a.py\n"),
         ("approvals.md", "is approved\npaid 20 to kim\n"),
+        ("policies.md", "Write deny\nRead ran\nWrite ran\nsend_email ran\nsend_email suspend\n"),
     ],
 )
 def test_a_document_runs(tmp_path: Path, document: str, said: str) -> None:
