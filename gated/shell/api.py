@@ -67,7 +67,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return run_view(state, RunId(run), runs.registry.known[found.policy])
 
     async def tickets_list(_: dict[str, Any]) -> Any:
-        return [view for state in runs.states() for view in ticket_views(state)]
+        return [view for state in runs.threads.states.values() for view in ticket_views(state)]
 
     async def tickets_page(asked: dict[str, Any]) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""

@@ -35,7 +35,8 @@ from gated.shell.log import EventLog, Sealed
 from gated.shell.notify.notifier import Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings
 from gated.shell.policies import read_policy
-from gated.shell.runs import Decide, Outlet, Runs, Said
+from gated.shell.runs import Decide, Runs
+from gated.shell.said import Outlet, Said
 from gated.shell.scoring import Scorer
 
 log = structlog.get_logger("gated.daemon")
@@ -84,7 +85,7 @@ class Daemon:
         if policy.digest == self.runs.registry.current.digest:
             return False
         await self.runs.log.put_policy(policy.digest, policy.text)
-        self.runs.bind(policy)
+        self.runs.threads.bind(policy)
         log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
         return True
 
@@ -101,7 +102,6 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         await bus.ensure_stream(client, settings.prefix, settings.replicas)
         made = _assemble(settings, event_log, policy, client)
         holder.append(made)
-        await made.runs.say_again()
         await made.runs.arm()
         async with anyio.create_task_group() as tasks:
             consuming, searching, notifying = anyio.CancelScope(), anyio.CancelScope(), anyio.CancelScope()
@@ -175,7 +175,7 @@ def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: Clien
         client.publish,
         lambda digest: runs.registry.known.get(digest),
     )
-    runs.on_ticket = made.noticed
+    runs.answering.on_ticket = made.noticed
     return made
 
 

@@ -29,7 +29,8 @@ from gated.shell.log import LogConflict, LogError, LogLocked
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import JetStreamApi
 from gated.shell.log.jetstream_streams import GROUP, Names, Shape
-from gated.shell.runs import TIMER, Decide, Health, Outlet, Runs, Said
+from gated.shell.runs import Decide, Runs
+from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
 
 LOOK: Final = 1.0  # seconds between looks of who waits for a partition

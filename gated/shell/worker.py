@@ -40,7 +40,8 @@ from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
 from gated.shell.partition import Partition, Place
 from gated.shell.policies import read_policy
-from gated.shell.runs import Health, Outlet, Runs
+from gated.shell.runs import Runs
+from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.views import ticket_views
 
@@ -178,7 +179,7 @@ class Worker:
         await self.put_policy(policy)
         self._policy = policy
         for runs in [self.view, *(p.runs for p in self.partitions if p.runs is not None)]:
-            runs.bind(policy)
+            runs.threads.bind(policy)
         log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
         return True
 

@@ -1,0 +1,165 @@
+"""What leaves the gate: verdicts to agents, refusals to whoever spoke, tickets to people, records to auditors.
+
+INVARIANT: what is published here is durable; what comes again is answered with the words of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gated import wire
+from gated.core.redaction.cover import revealed
+from gated.core.redaction.vault import Unreadable, Vault
+from gated.core.turn import Repeat, Reply
+from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, Record, unseal
+from gated.shell import faults
+from gated.shell.log import EventLog, LogConflict
+from gated.shell.open_tickets import OpenTickets
+from gated.shell.said import Health, Outlet, Said, Settled
+from gated.shell.threads import Threads
+from gated.shell.verdict_tokens import VerdictSigner, arguments
+
+HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
+
+Message = wire.Outbound | wire.TicketMessage | None
+
+log = structlog.get_logger("gated.runs")
+
+
+class Answering:
+    """Without a `signer` verdicts have no token."""
+
+    def __init__(
+        self, event_log: EventLog, outlet: Outlet, threads: Threads, health: Health, vault: Vault, signer: VerdictSigner | None
+    ) -> None:
+        self._log, self._outlet, self._threads, self._health = event_log, outlet, threads, health
+        self._vault, self._signer = vault, signer
+        self.open_tickets = OpenTickets()
+        self.on_ticket: Callable[[], None] = lambda: None  # something was published of a ticket
+
+    async def answer(self, item: Settled) -> None:
+        if item.again and not _repeats(item.replies) and await self._answer_again(item):
+            return
+        if item.record is not None:
+            await self._publish_record(item, item.record, item.decisions)
+        for reply in item.replies:
+            await self._reply(item, reply)
+        faults.point("published")
+
+    async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
+        said, prefix, seq, at = item.said, self._outlet.prefix, record.seq, record.at
+        out = wire.out_subject(said.thread, said.run, item.agent, prefix)
+        for decision in decisions:
+            told = self._revealed(decision)
+            message = self._signed(wire.to_agent(told, item.policy, seq, at), told, item, at)
+            if isinstance(message, wire.Refusal) and said.observation.by.role in HEARS_ITSELF:
+                await self._tell_sender(said, message)
+            elif message is not None and item.agent:
+                self._health.verdicts += isinstance(decision, CallDecided)
+                await self._outlet.publish(out, wire.encode(message), said.message_id)
+            notice = wire.to_approvers(decision, said.thread, said.run, at)
+            if notice is not None:
+                self.open_tickets.note(notice)
+                self.on_ticket()
+                subject = wire.tickets_subject(said.thread, said.run, prefix)
+                await self._outlet.publish(subject, wire.encode(notice), said.message_id)
+        await self._outlet.publish(wire.events_subject(said.thread, said.run, prefix), record.body, None)
+
+    async def say_again(self, newest: int) -> int:
+        """Publish what timers decided just before a crash: no input comes again and asks for it. Returns how many records.
+
+        `newest` records are looked at. A log that was sealed at its end was left in order, and all of it had been published.
+        """
+        head, notes = await self._log.head(), await self._log.checkpoints()
+        if notes and notes[-1].position >= head:
+            return 0
+        told = 0
+        async for _, record in self._log.read_all(max(0, head - newest)):
+            body = unseal(record)
+            if isinstance(body.observation, DeadlineReached):
+                run = (await self._threads.look(body.thread)).runs.get(body.run)
+                said = Said(body.thread, body.run, body.observation, body.at, 0, None, None)
+                owner, policy = ("", body.policy) if run is None else (run.agent, run.policy)
+                await self._publish_record(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
+                told += 1
+        return told
+
+    def _revealed(self, decision: Decision) -> Decision:
+        """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
+        if not isinstance(decision, CallDecided):
+            return decision
+        try:
+            return revealed(decision, self._vault)
+        except Unreadable as error:
+            log.error("a verdict's arguments cannot be read", call=decision.call, error=str(error))
+            reason = "the arguments of this verdict were sealed under a key that this gate does not have"
+            return CallRefused(code="approvals.crashed", reason=reason, call=decision.call)
+
+    def _signed(self, message: Message, decision: Decision, item: Settled, at: int) -> Message:
+        """A verdict with its token, where this gate signs verdicts."""
+        if self._signer is None or not isinstance(message, wire.Verdict) or not isinstance(decision, CallDecided):
+            return message
+        said, state = item.said, self._threads.states.get(item.said.thread)
+        run = None if state is None else state.runs.get(said.run)
+        ticket = None if run is None or decision.ticket is None else run.tickets.get(decision.ticket)
+        try:
+            args = arguments(decision, said.observation, () if ticket is None else ticket.calls, self._vault)
+        except Unreadable as error:
+            log.error("a verdict has no token", call=decision.call, error=str(error))
+            return message
+        return replace(message, token=self._signer.token(decision, args, at, item.agent, (said.thread, said.run)))
+
+    async def _reply(self, item: Settled, reply: Reply) -> None:
+        """An answer that needs no record: a repeat is the recorded verdict, read from the log."""
+        said = item.said
+        message: Message
+        if isinstance(reply, Repeat):
+            stored = await self._log.get(said.thread, reply.seq)
+            if stored is None:
+                raise LogConflict(said.thread, reply.seq, 0)
+            body = unseal(stored)
+            decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
+            said_so = self._revealed(decided)
+            if isinstance(said_so, CallDecided):
+                message = wire.verdict(said_so, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
+                message = self._signed(message, said_so, item, stored.at)
+            else:
+                message = wire.to_agent(said_so, item.policy, stored.seq, stored.at)
+        else:
+            message = wire.to_agent(reply, item.policy, 0, said.at) or wire.to_approvers(reply, said.thread, said.run, said.at)
+        if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
+            await self._tell_sender(said, message)
+        elif message is not None and item.agent:
+            out = wire.out_subject(said.thread, said.run, item.agent, self._outlet.prefix)
+            await self._outlet.publish(out, wire.encode(message), said.message_id)
+
+    async def _tell_sender(self, said: Said, message: Struct) -> None:
+        """What only concerns the person or the runner who spoke, and not the run's agent."""
+        subject = wire.reply_subject(said.thread, said.run, said.observation.by, self._outlet.prefix)
+        await self._outlet.publish(subject, wire.encode(message), said.message_id)
+
+    async def _answer_again(self, item: Settled) -> bool:
+        """An input that was handled before: its record's answers, word for word. False where it needed no record."""
+        said = item.said
+        state = self._threads.states.get(said.thread)
+        seq = state.seq if state is not None else 0
+        while seq > 0:
+            stored = await self._log.get(said.thread, seq)
+            body = None if stored is None else unseal(stored)
+            if stored is not None and body is not None and body.input == said.position:
+                await self._publish_record(item, stored, body.decisions)
+                return True
+            if body is not None and 0 < body.input < said.position:
+                return False
+            seq -= 1
+        return False
+
+
+def _repeats(replies: Sequence[Reply]) -> bool:
+    """Whether an input's answers are verdicts that the state knows the records of."""
+    return bool(replies) and all(isinstance(reply, Repeat) for reply in replies)

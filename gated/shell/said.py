@@ -1,0 +1,72 @@
+"""What passes through the serialiser: what was said, what became of it, and the way out to the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from gated import wire
+from gated.core.turn import Reply
+from gated.events import Decision, Observation, Record, RunId, Sender, ThreadId
+
+TIMER: Final = Sender("timer", "daemon")
+
+Publish = Callable[[str, bytes, str | None], Awaitable[None]]
+
+
+class Said(NamedTuple):
+    """One thing that was said for a run, and where it came from."""
+
+    thread: ThreadId
+    run: RunId
+    observation: Observation
+    at: int
+    position: int
+    ack: str | None
+    message_id: str | None
+    asked: int = 0  # how often detectors were asked about it
+
+
+class Settled(NamedTuple):
+    """What became of an input: a record to append, replies that need none, or (`again`) a look-up in the log."""
+
+    said: Said
+    record: Record | None
+    decisions: tuple[Decision, ...]
+    replies: tuple[Reply, ...]
+    agent: str  # whom it concerns; nobody where people spoke of a run that is not there
+    policy: str
+    again: bool = False
+
+
+Due = tuple[ThreadId, RunId, int]
+
+
+class Batch(NamedTuple):
+    """What was decided in one go: settled inputs, and the runs' next deadlines (0: none)."""
+
+    settled: list[Settled]
+    dues: list[Due]
+
+
+class Health(Struct):
+    """What the daemon knows of itself; `why` is empty while all is well."""
+
+    records: int = 0
+    verdicts: int = 0
+    waiting: int = 0
+    threads: int = 0
+    why: str = ""
+    reload_failed: str = ""
+
+
+class Outlet(NamedTuple):
+    """The way out to the bus."""
+
+    publish: Publish
+    acknowledge: Callable[[str], Awaitable[None]]
+    prefix: str = wire.PREFIX
+    caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
+    tells_time: bool = False  # deadlines come as inputs: no timers here

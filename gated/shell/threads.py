@@ -1,0 +1,111 @@
+"""The states of the threads in memory: loaded from a snapshot and the records after it, evicted when they are many.
+
+INVARIANT: a snapshot is never ahead of what is durable, and a thread that is being worked on stays in memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from gated.core import state as states
+from gated.core.fold import fold
+from gated.core.policy import Policy
+from gated.core.redaction.vault import Vault
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import Body, ThreadId, unseal
+from gated.shell.log import EventLog, LogUnavailable
+from gated.shell.policies import load_stored
+
+CACHE: Final = 10_000  # threads whose state stays in memory
+SNAPSHOT: Final = 500  # records of a thread between two snapshots
+
+log = structlog.get_logger("gated.runs")
+
+
+class Threads:
+    """`registry` holds the policies that are known; it grows with what the log's runs are bound to."""
+
+    def __init__(
+        self, event_log: EventLog, policy: Policy, vault: Vault, on_load: Callable[[ThreadState], None] = lambda state: None
+    ) -> None:
+        self._log, self._on_load = event_log, on_load
+        self.registry = Registry(policy, {policy.digest: policy}, vault)
+        self.states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
+        self._saved: dict[ThreadId, int] = {}
+
+    def bind(self, policy: Policy) -> None:
+        """New runs are bound to this policy from now on."""
+        self.registry = replace(self.registry, current=policy, known={**self.registry.known, policy.digest: policy})
+
+    async def look(self, thread: ThreadId) -> ThreadState:
+        """The state of a thread, loaded where it is not in memory (and not kept then)."""
+        return self.states.get(thread) or await self._load(thread)
+
+    def keep(self, state: ThreadState) -> None:
+        """The state of its thread from now on."""
+        self.states[state.thread] = state
+        self.states.move_to_end(state.thread)
+
+    async def _load(self, thread: ThreadId) -> ThreadState:
+        state = ThreadState(thread)
+        snapshot = await self._log.load_snapshot(thread)
+        if snapshot is not None:
+            try:
+                state = states.load(snapshot[1])
+            except ValueError as error:
+                log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
+        self._saved[thread] = state.seq
+        async for stored in self._log.read(thread, state.seq):
+            body = unseal(stored)
+            await self._know(body)
+            state = fold(self.registry.known, state, body, stored.hash)
+        for run in state.runs.values():
+            await self._know_policy(run.policy)
+        self._on_load(state)
+        return state
+
+    async def _know(self, body: Body) -> None:
+        await self._know_policy(body.policy)
+        digest = getattr(body.observation, "policy", None)
+        if isinstance(digest, str):
+            await self._know_policy(digest)
+
+    async def _know_policy(self, digest: str) -> None:
+        if digest in self.registry.known:
+            return
+        text = await self._log.policy(digest)
+        if text is not None:
+            policy = load_stored(text, digest, lenient=True)
+            self.registry = replace(self.registry, known={**self.registry.known, digest: policy})
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    async def settle_down(self, changed: Iterable[ThreadId], is_busy: Callable[[ThreadId], bool]) -> None:
+        """After a commit: snapshots of what has grown, and the threads that were not spoken of for longest leave."""
+        for thread in changed:
+            state = self.states.get(thread)
+            if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
+                await self._snapshot(state)
+        while len(self.states) > CACHE:
+            thread, state = next(iter(self.states.items()))
+            if is_busy(thread) or await self._log.get(thread, state.seq) is None:
+                self.states.move_to_end(thread)
+                return
+            await self._snapshot(state)
+            self.states.pop(thread, None)
+            self._saved.pop(thread, None)
+
+    async def _snapshot(self, state: ThreadState) -> None:
+        try:
+            if await self._log.get(state.thread, state.seq) is None:
+                return
+            await self._log.save_snapshot(state.thread, state.seq, states.dump(state))
+            self._saved[state.thread] = state.seq
+        except LogUnavailable as error:
+            log.warning("cannot save a snapshot", thread=state.thread, error=str(error))
