@@ -9,7 +9,7 @@ import anyio
 
 from benchmarks import null_gate
 from gated.core import decide
-from gated.core.tickets import people_of
+from gated.core.approval_rules import people_of
 from gated.shell.daemon import Settings, daemon, rarely_collect
 from gated.shell.embedded import embedded_server
 from gated.shell.log.sqlite import open_for_writing

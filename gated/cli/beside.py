@@ -15,8 +15,8 @@ import structlog
 from watchfiles import awatch
 
 from gated.console.people import People, PeopleError
+from gated.core.approval_rules import people_of
 from gated.core.policy import Policy
-from gated.core.tickets import people_of
 from gated.documents import DocumentError
 from gated.shell.embedded import Server
 from gated.shell.nats_config import UserError, UserRole

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from gated import canonical
-from gated.core import batches, outcomes, tickets, waiting
+from gated.core import batches, outcomes, remembering, tickets, waiting
 from gated.core.calls import judge_again
 from gated.core.redaction.cover import restored
 from gated.core.redaction.vault import Unreadable
@@ -97,7 +97,7 @@ def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionR
     if not tickets.satisfied(answered, policy.approvals.groups):
         turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="pending"))
         return
-    remembered = None if ticket.atomic else tickets.remembered(answered, run.policy, run.agent)
+    remembered = None if ticket.atomic else remembering.remembered(answered, run.policy, run.agent)
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="approved", remembered=remembered))
     if ticket.atomic:
         _decide_batch_again(turn, ticket, resolution)

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from gated import canonical
-from gated.core import pipeline, tickets, waiting
+from gated.core import pipeline, remembering, waiting
 from gated.core.call import Call
 from gated.core.fold import ancestors
 from gated.core.order import engine
@@ -217,7 +217,7 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     run, profile = hearing.run, hearing.profile
     if turn.state.remembered or run.remembered:
         standing = (*turn.state.remembered, *run.remembered)
-        lifted |= tickets.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
+        lifted |= remembering.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
     if hearing.policy.semantic is not None and "semantic" not in ruling.checks_skipped:
         _note_unscored(turn, hearing, hearing.policy.semantic)

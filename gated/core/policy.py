@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gated import canonical
-from gated.core import tickets
+from gated.core import approval_rules
 from gated.core.barriers.entries import DcbfEntry
 from gated.core.barriers.own import Functions
 from gated.core.barriers.standard import DEFAULT_OUTBOUND
@@ -100,7 +100,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     machines: tuple[MachineEntry, ...] = ()
     continuation: Continuation = Continuation()
     contracts: tuple[contracts.ContractEntry, ...] = ()
-    approvals: tickets.ApprovalsEntry = tickets.ApprovalsEntry()
+    approvals: approval_rules.ApprovalsEntry = approval_rules.ApprovalsEntry()
     groups: dict[str, tuple[str, ...]] = {}
     breaker: breaker.Wish = None
     semantic: semantic.SemanticEntry | UnsetType = UNSET
@@ -146,7 +146,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     shared: tuple[tuple[AgentId, ...], ...]
     limits: lifecycle.LimitsEntry
     continuation: Continuation
-    approvals: tickets.Approvals
+    approvals: approval_rules.Approvals
     semantic: semantic.SemanticRules | None
     redactor: Redactor
     window: int
@@ -186,7 +186,7 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
         shared=compiler.shared(),
         limits=entry.limits,
         continuation=entry.continuation,
-        approvals=compiler.at(("approvals",), tickets.compile_approvals, entry.approvals, entry.groups),
+        approvals=compiler.at(("approvals",), approval_rules.compile_approvals, entry.approvals, entry.groups),
         semantic=compiler.semantic(),
         redactor=compiler.at(("redact",), compile_redactor, entry.redact, _keys(agents.values())),
         window=max([5, *(p.dcbf.window for p in agents.values())]),

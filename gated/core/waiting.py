@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gated.core import pipeline, tickets
+from gated.core import approval_rules, pipeline, tickets
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea
 from gated.events import AnswerRule, Ask, CallId, Finding, TicketCall, TicketOpened
@@ -19,7 +19,7 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
     times: list[int] = []
     for item in judged:
         if item.asks:
-            own, timeout = tickets.rules_for(policy.approvals, view, item.plea.tool, item.plea.args, excluded)
+            own, timeout = approval_rules.rules_for(policy.approvals, view, item.plea.tool, item.plea.args, excluded)
             rules.extend(replace(rule, call=item.plea.id) if atomic else rule for rule in own)
             times.append(timeout)
     calls = tuple(_ticket_call(item.plea) for item in judged)

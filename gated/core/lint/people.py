@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gated.core.approval_rules import Rule, people_named
 from gated.core.lint.advice import Advice, Subject, may_meet
 from gated.core.policy import Profile
-from gated.core.tickets import Rule, people_named
 from gated.strict_json import Path
 
 DEFAULT: Path = ("approvals", "default")
