@@ -19,6 +19,7 @@ from gated.core.policy import Policy
 from gated.core.state import ThreadState
 from gated.documents import Document
 from gated.events import AgentId, Record, RunId, ThreadId, Wanted, unseal
+from gated.shell.embedding import prepared_call
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import load_stored
 
@@ -108,6 +109,7 @@ def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent
         fail("say which policy with --policy, or which run of which log with --log and --run")
     who = agent or (None if current is None else current.agent) or _only_agent(policy)
     run_id = RunId(run or "explained")
+    wanted = prepared_call(wanted, policy)
     return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known, compile=_compile)
 
 

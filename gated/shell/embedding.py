@@ -112,6 +112,14 @@ def prepared(said: Observation, policy: Policy) -> Observation:
     return embed_all([said], [policy.redactor])[0]
 
 
+def prepared_call(wanted: Wanted, policy: Policy) -> Wanted:
+    """A call that nobody made, with the embedding that it would have where the policy reads one."""
+    if not policy.embeds:
+        return wanted
+    (found,) = _calls([wanted], embedder().embed, [policy.redactor])
+    return found
+
+
 def _embedded(said: Observation, embed: Embed, redactors: Sequence[Redactor]) -> Observation:
     try:
         return _with_embeddings(said, embed, redactors)
@@ -126,12 +134,14 @@ def _with_embeddings(said: Observation, embed: Embed, redactors: Sequence[Redact
             (found,) = embed([_text_left(task, redactors)])
             return replace(said, embedding=found)
         case IntentsReceived():
-            asked = [wanted for wanted in said.calls if wanted.refused is None]
-            found_all = iter(embed([action_text(w.tool, _args_left(w, redactors)) for w in asked]))
-            calls = (w if w.refused is not None else replace(w, embedding=next(found_all)) for w in said.calls)
-            return replace(said, calls=tuple(calls))
+            return replace(said, calls=_calls(said.calls, embed, redactors))
         case _:
             return said
+
+
+def _calls(calls: Sequence[Wanted], embed: Embed, redactors: Sequence[Redactor]) -> tuple[Wanted, ...]:
+    found = iter(embed([action_text(w.tool, _args_left(w, redactors)) for w in calls if w.refused is None]))
+    return tuple(w if w.refused is not None else replace(w, embedding=next(found)) for w in calls)
 
 
 def _text_left(text: str, redactors: Sequence[Redactor]) -> str:

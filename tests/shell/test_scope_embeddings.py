@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from anyio import to_thread
+from typer.testing import CliRunner
 
 from gated import wire
+from gated.cli import app
 from gated.core.policy import load_text
 from gated.core.scenario import run_document
 from gated.core.scenario.runner import Result
@@ -144,3 +148,14 @@ async def test_a_daemon_records_them_and_a_replay_reads_what_was_recorded(
     assert isinstance(asked, IntentsReceived)
     assert all(wanted.embedding is not None and len(wanted.embedding.vector) == 256 for wanted in asked.calls)
     assert all(isinstance(decision, CallDecided) for decision in bodies[1].decisions)
+
+
+async def test_a_call_that_nobody_made_is_explained_with_its_embedding(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.user("agent", "mailer") as mailer:
+        heard = await ears(mailer, "mailer")
+        await tell(mailer, agent("mailer"), "r", wire.RunStart(task=TASK))
+        await heard.count(1)
+    command = ["policy", "explain", "--log", str(live.log), "--run", "r", "--json", "--tool"]
+    for tool, args, decision in (("search", NEAR, "allow"), ("bank_transfer", FAR, "deny")):
+        done = await to_thread.run_sync(CliRunner().invoke, app, [*command, tool, "--args", json.dumps(args)])
+        assert json.loads(done.stdout)["verdict"]["decision"] == decision, done.stdout
