@@ -6,8 +6,9 @@ import secrets
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import anyio
@@ -20,6 +21,9 @@ from gated.cli.output import fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
+
+if TYPE_CHECKING:
+    from gated.console.oidc import Oidc  # an extra
 
 app = typer.Typer()
 
@@ -37,6 +41,11 @@ def console(
     bus: Annotated[Path | None, typer.Option(help="File of bus passwords by login; bus/bus.json in the folder.")] = None,
     ca: Annotated[Path | None, typer.Option(help="Certificate that the NATS server's is signed with.")] = None,
     prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
+    oidc_issuer: Annotated[str, typer.Option(help="Address of an OpenID provider to log in with.")] = "",
+    oidc_client: Annotated[str, typer.Option(help="The console's client id there.")] = "",
+    oidc_secret: Annotated[str, typer.Option(envvar="GATED_OIDC_SECRET", help="Its secret (from the environment).")] = "",
+    oidc_claim: Annotated[str, typer.Option(help="The claim that says who it is.")] = "email",
+    oidc_name: Annotated[str, typer.Option(help="What the log-in page calls the provider.")] = "OpenID",
     while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
 ) -> None:
     """Serve the console: open tickets, runs, and people's answers. `gated up` starts one by itself.
@@ -51,6 +60,7 @@ def console(
         origin=_origin(origin),
         setup=secrets.token_urlsafe(24) if is_loopback(host) else "",
         prefix=prefix,
+        oidc=_oidc(oidc_issuer, oidc_client, oidc_secret, oidc_claim, oidc_name),
         tls=ssl.create_default_context(cafile=str(ca)) if ca is not None else None,
     )
     run_async(lambda: _console(serving, while_stdin))
@@ -61,6 +71,20 @@ def _origin(text: str) -> str:
     if text and (parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/")):
         fail(f"`{text}` is no origin: write one like `https://gate.example`")
     return text.rstrip("/")
+
+
+def _oidc(issuer: str, client: str, secret: str, claim: str, name: str) -> Callable[[str], Oidc] | None:
+    """What makes the log-in with a provider, where one is given."""
+    if not issuer:
+        return None
+    if not client:
+        fail("--oidc-issuer wants --oidc-client, the console's client id there")
+    try:
+        from gated.console.oidc import Oidc, Provider
+    except ImportError as error:
+        fail(f"logging in with OIDC needs the extra: pip install 'gated[oidc]' ({error})")
+    provider = Provider(issuer, client, secret, claim, name)
+    return lambda address: Oidc(provider, address)
 
 
 async def _console(serving: Serving, while_stdin: bool) -> None:

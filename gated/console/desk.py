@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -25,6 +25,9 @@ from gated.console.threads import Policies, Threads
 from gated.core.order.templates import escape_text
 from gated.units import format_duration
 
+if TYPE_CHECKING:
+    from gated.console.oidc import Oidc  # an extra
+
 COOKIE: Final = "gated_session"
 FIELDS: Final = 500
 
@@ -34,7 +37,6 @@ class Settings(Struct, frozen=True):
 
     origin: str
     setup: str = ""
-    oidc_name: str = ""
 
 
 class Desk:
@@ -49,7 +51,7 @@ class Desk:
         self.board = Board(lines, self.policies, self.hub.ticket)
         self.recent = Recent(lines, self.policies, self.hub.run)
         self.pages = _environment()
-        self.oidc: Any = None
+        self.oidc: Oidc | None = None
 
     @property
     def secure(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from gated import ingress
 from gated.console.desk import Visit
@@ -16,6 +16,19 @@ from gated.console.people import PeopleError, Person, hash_of, verified
 
 _AT_ONCE = 2  # password checks at a time: each takes 64 MiB and a core for a while
 _checking = anyio.CapacityLimiter(_AT_ONCE)
+
+
+def turn_away(visit: Visit) -> Response:
+    """To the log-in, and from there to where the person wanted to go. What is no page is only told."""
+    request = visit.request
+    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse("log in first\n", status_code=401)
+    response = visit.go("/login")
+    if visit.session is None:
+        name, visit.session = visit.desk.sessions.begin()
+        visit.desk.cookie(response, name)
+    visit.session.draft["next"] = request.url.path
+    return response
 
 
 async def login_page(visit: Visit) -> Response:
@@ -28,15 +41,22 @@ async def login_page(visit: Visit) -> Response:
 
 
 def _choices(visit: Visit) -> dict[str, Any]:
-    return {"oidc": visit.desk.settings.oidc_name}
+    return {"oidc": visit.desk.oidc.provider.name if visit.desk.oidc is not None else ""}
 
 
 def _with_session(visit: Visit, template: str, **values: Any) -> Response:
     """A page with a form for somebody who has no session yet."""
     name, visit.session = visit.desk.sessions.begin()
-    response = visit.show(template, **values, **_choices(visit))
+    response = visit.show(template, **{"status": 200, **values, **_choices(visit)})
     visit.desk.cookie(response, name)
     return response
+
+
+def refused(visit: Visit, error: str) -> Response:
+    """The form again, with why a log-in elsewhere did not help."""
+    if visit.session is None:
+        return _with_session(visit, "login.html", error=error, name="", status=403)
+    return visit.show("login.html", 403, error=error, name="", **_choices(visit))
 
 
 async def login(visit: Visit) -> Response:
@@ -59,8 +79,10 @@ async def login(visit: Visit) -> Response:
     return admit(visit, person)
 
 
-def admit(visit: Visit, person: Person, path: str = "/") -> Response:
-    """Log a person in, under a session of a new name."""
+def admit(visit: Visit, person: Person) -> Response:
+    """Log a person in, under a session of a new name, and let them go on to where they were going."""
+    wanted = str(visit.here.draft.get("next", "/"))
+    path = wanted if wanted.startswith(("/tickets/", "/runs")) and "//" not in wanted else "/"
     visit.desk.sessions.end(visit.key)
     name, _ = visit.desk.sessions.begin(person)
     response = visit.go(path)

@@ -144,3 +144,14 @@ def _whole(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Misread({WHOLE: "the arguments are a JSON object: {…}"})
     return value
+
+
+def redacted(value: Any, path: str = "") -> list[str]:
+    """Where a value has what the log put in the place of something that it must not hold."""
+    if isinstance(value, dict):
+        if value.keys() == {"redacted", "sha256"}:
+            return [path or "the arguments"]
+        return [where for key, item in value.items() for where in redacted(item, f"{path}.{key}" if path else key)]
+    if isinstance(value, list):
+        return [where for number, item in enumerate(value) for where in redacted(item, f"{path}[{number}]")]
+    return []

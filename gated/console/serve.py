@@ -6,9 +6,9 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import structlog
@@ -20,6 +20,9 @@ from gated.console.desk import Desk, Settings
 from gated.console.line import Lines, NoAnswer, Passwords
 from gated.console.people import People
 from gated.errors import GatedError
+
+if TYPE_CHECKING:
+    from gated.console.oidc import Oidc  # an extra
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8420
@@ -45,7 +48,7 @@ class Serving(Struct, frozen=True):
     setup: str = ""
     prefix: str = "gated"
     tls: Any = None
-    oidc: Any = None
+    oidc: Callable[[str], Oidc] | None = None  # makes the log-in of a provider, given the address to come back to
 
 
 def is_loopback(host: str) -> bool:
@@ -89,8 +92,8 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
         origin = serving.origin or f"http://{name}:{port}"
         own = {f"{name}:{port}", *([f"localhost:{port}"] if is_loopback(serving.host) else []), *serving.hosts}
         lines = Lines(serving.passwords, serving.prefix, serving.tls)
-        desk = Desk(Settings(origin, serving.setup, serving.oidc.name if serving.oidc is not None else ""), serving.people, lines)
-        desk.oidc = serving.oidc
+        desk = Desk(Settings(origin, serving.setup), serving.people, lines)
+        desk.oidc = serving.oidc(f"{origin}/oidc/back") if serving.oidc is not None else None
         try:
             await _open(lines, desk)
             async with anyio.create_task_group() as tasks:
@@ -114,6 +117,8 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
         finally:
             with anyio.CancelScope(shield=True):
                 await lines.close()
+                if desk.oidc is not None:
+                    await desk.oidc.close()
 
 
 def _server(desk: Desk, hosts: Collection[str]) -> _Server:

@@ -137,6 +137,12 @@ def _of_ticket(made: Callable[..., Entry], decision: Any) -> Entry:
 
 
 WORDS = {"allow": "allowed", "deny": "denied", "suspend": "suspended"}
+NOTED = {
+    "expiring_soon": "expires soon",
+    "escalated": "escalated",
+    "undelivered": "its people could not be told",
+    "delivered": "its people were told after all",
+}
 STATUS = {"success": "done", "not_run": "not run"}
 
 

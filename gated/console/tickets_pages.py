@@ -10,7 +10,7 @@ import anyio.to_thread
 from msgspec import Struct
 from starlette.responses import Response
 
-from gated.console import shown
+from gated.console import forms, shown
 from gated.console.desk import Visit
 from gated.console.runs_pages import WINDOW, curves, machines, of_run, page_of
 from gated.console.threads import Thread
@@ -146,6 +146,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "calls": [{"call": call, "shown": item} for call, item in zip(opened.calls, laid, strict=True)],
         "hidden": hidden,
         "full": full,
+        "redacted": sum(len(forms.redacted(call.args)) for call in opened.calls),
         "seen": not hidden or visit.here.has_seen(ticket.id, ticket.args_sha256),
         "pending": pending,
         "mine": pending and tickets.may_answer(ticket, visit.me.name, visit.now, case.groups),

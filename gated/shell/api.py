@@ -67,7 +67,9 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return run_view(state, RunId(run), runs.registry.known[found.policy])
 
     async def tickets_list(_: dict[str, Any]) -> Any:
-        return [view for state in runs.threads.states.values() for view in ticket_views(state)]
+        """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
+        threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
+        return [view for thread in threads for view in ticket_views(await runs.look(thread))]
 
     async def tickets_page(asked: dict[str, Any]) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""
@@ -177,6 +179,6 @@ def _handler(verb: Verb) -> Callable[[Request], Awaitable[None]]:
         except LogError as error:
             await request.respond_error("503", str(error))
         except MaxPayloadError:
-            await request.respond_error("413", "the answer is larger than a message of the bus: ask the log itself")
+            await request.respond_error("413", "the answer is larger than a message of the bus: ask for pages, or the log itself")
 
     return handle

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from console.world import PASSWORD, SETUP, World, world
-from gated.console.people import Person, hash_of
+from console.world import CHEAP, PASSWORD, SETUP, World, world
+from gated.console.people import Person
 from gated.console.sessions import Attempts
 
 
@@ -87,7 +87,7 @@ def test_a_log_out_ends_the_session_on_the_server(made: World) -> None:
 
 
 def test_failed_attempts_must_wait_and_others_need_not(made: World) -> None:
-    made.desk.people.put(Person("dan", hash_of(PASSWORD)))
+    made.desk.people.put(Person("dan", CHEAP))
     clock = 0.0
     made.desk.attempts = Attempts(lambda: clock)
     with made.visitor() as guesser:
@@ -100,7 +100,7 @@ def test_failed_attempts_must_wait_and_others_need_not(made: World) -> None:
 
 
 def test_sessions_end_with_the_person_and_with_the_password(made: World) -> None:
-    made.desk.people.put(Person("tmp", hash_of(PASSWORD)))
+    made.desk.people.put(Person("tmp", CHEAP))
     with made.visitor("tmp") as first:
         made.desk.people.set_password("tmp", "another password")
         assert first.get("/").headers["location"] == "/login"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -11,18 +11,21 @@ from typing import Any
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from argon2 import PasswordHasher
 
 from gated import client
 from gated.client import Verdict
 from gated.console.desk import Desk
 from gated.console.line import Passwords
-from gated.console.people import People, Person, hash_of
+from gated.console.oidc import Oidc
+from gated.console.people import People, Person
 from gated.console.serve import Serving, running
 from gated.shell.embedded import embedded_server
 from gated.shell.nats_config import UserRole
 from shell.live import Bus, daemon_on, write_policy
 
 PASSWORD = "correct horse battery"
+CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)  # a hash says how dear it is
 SETUP = "setup-token-of-the-tests"
 USERS: list[tuple[UserRole, str]] = [
     *[("agent", name) for name in ("payer", "writer")],
@@ -179,20 +182,21 @@ class Visitor:
 
 
 @contextmanager
-def world(folder: Path, policy: str = POLICY, *, people: bool = True) -> Iterator[World]:
+def world(
+    folder: Path, policy: str = POLICY, *, people: bool = True, oidc: Callable[[str], Oidc] | None = None
+) -> Iterator[World]:
     """The pair, with the people `ana` and `bob` (leads), `eve`, `cy` who owns `payer`, and the auditor `audrey`."""
     write_policy(folder, policy)
     held = People(folder / "console" / "users.json")
-    hashed = hash_of(PASSWORD)
     for name in ("ana", "bob", "cy", "eve", "audrey") if people else ():
-        held.put(Person(name, hashed, auditor=name == "audrey"))
+        held.put(Person(name, CHEAP, auditor=name == "audrey"))
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         enter = portal.wrap_async_context_manager
         server = stack.enter_context(enter(embedded_server(folder / "bus", USERS)))
         bus = Bus(server.bus.url, server.bus.users)
         stack.enter_context(enter(daemon_on(bus, folder)))
-        serving = Serving(held, Passwords(folder / "bus" / "bus.json"), port=0, setup=SETUP)
+        serving = Serving(held, Passwords(folder / "bus" / "bus.json"), port=0, setup=SETUP, oidc=oidc)
         desk = stack.enter_context(enter(running(serving)))
         made = World(portal, bus, desk, folder)
         made.until(lambda: desk.board.ready and desk.recent.ready)
