@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
-from gated.cli.plots import Line, Panel, sparkline, svg
+from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
 from gated.shell.log.open import open_log, policies_of
@@ -117,4 +117,5 @@ def _picture(log: str, found: Sequence[Closest], curves: Curves) -> str:
         Panel(item.barrier, [Line(curve.run, values) for curve in curves.values() if (values := _values(curve, item.barrier))])
         for item in found
     ]
-    return svg(f"Barriers of {len(curves)} runs in {Path(log).name}: below 0 is outside the safe set", panels)
+    drawn = f" (in each panel the {DRAWN} that came closest)" if len(curves) > DRAWN else ""
+    return svg(f"Barriers of {len(curves)} runs in {Path(log).name}{drawn}: below 0 is outside the safe set", panels)

@@ -16,7 +16,8 @@ from msgspec import Struct
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 WIDTH: Final = 24  # characters of a sparkline
 COLOURS: Final = ("#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#bbbbbb")
-DRAWN: Final = 200  # curves in one panel
+DRAWN: Final = 200  # curves in one panel: those that came closest to the edge
+POINTS: Final = 400  # of one curve
 
 _PANEL_W, _PANEL_H, _LEFT, _TOP, _GAP, _COLUMNS = 400, 180, 52, 64, 34, 2
 
@@ -43,10 +44,15 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
 
 def _thinned(values: Sequence[float], width: int) -> list[float]:
     """At most `width` values, each the least of those it stands for."""
-    if len(values) <= width:
-        return list(values)
-    edges = [round(i * len(values) / width) for i in range(width + 1)]
-    return [min(values[a:b]) for a, b in pairwise(edges)]
+    return [value for _, value in _points(values, width)]
+
+
+def _points(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+    """At most so many steps with their values: of every stretch the one with the least."""
+    if len(values) <= most:
+        return list(enumerate(values))
+    edges = [round(i * len(values) / most) for i in range(most + 1)]
+    return [min(((step, values[step]) for step in range(a, b)), key=lambda point: point[1]) for a, b in pairwise(edges)]
 
 
 def svg(title: str, panels: Sequence[Panel]) -> str:
@@ -109,8 +115,9 @@ def _panel(panel: Panel, x: int, y: int, colours: Mapping[str, str]) -> list[str
         parts.append(f'<text x="{left - 6}" y="{py(mark) + 4:.1f}" text-anchor="end" fill="#555555">{mark:.3g}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end" fill="#555555">step {longest - 1}</text>')
     parts.append(f'<text x="{left}" y="{bottom + 15}" fill="#555555">0</text>')
-    for line in panel.lines[:DRAWN]:
-        points = " ".join(f"{px(i):.1f},{py(v):.1f}" for i, v in enumerate(line.values))
+    nearest = sorted(panel.lines, key=lambda line: min(line.values))[:DRAWN]
+    for line in reversed(nearest):  # the one that came closest on top
+        points = " ".join(f"{px(step):.1f},{py(value):.1f}" for step, value in _points(line.values, POINTS))
         parts.append(
             f'<polyline fill="none" stroke="{colours[line.name]}" stroke-width="1.6" stroke-linejoin="round" points="{points}">'
             f"<title>{escape(line.name)}</title></polyline>"

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.logs import progressed
-from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, console, errors, fail, run_async, say, say_json, table
 from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train
@@ -51,7 +51,8 @@ def train_barrier(
     asked, endings = run_async(lambda: _recorded(log, agent))
     _one_agent(asked, agent)
     try:
-        trained = train(examples(asked, endings, signs), plan)
+        with errors.status("fitting"):
+            trained = train(examples(asked, endings, signs), plan)
         raw = write_model(trained.features, trained.fitted.layers)
     except TooLittle as error:
         fail(str(error), NO)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from core.acts import Acts
 from gated.cli import app
-from gated.cli.plots import sparkline
+from gated.cli.plots import DRAWN, POINTS, Line, Panel, sparkline, svg
 from gated.shell.log.sqlite import open_for_writing
 
 POLICY = """
@@ -127,3 +127,18 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 def test_a_sparkline_that_is_cut_keeps_the_worst() -> None:
     assert sparkline([1.0, 0.5, 0.0]) == "█▅▁"
     assert sparkline([1.0] * 500 + [-0.1] + [1.0] * 500, width=10).count("[bold red]▁[/]") == 1
+
+
+def test_of_many_curves_those_are_drawn_that_came_closest() -> None:
+    lines = [Line(f"r{n}", [1.0, n / 1000]) for n in range(DRAWN + 50)][::-1]
+    drawn = ElementTree.fromstring(svg("many", [Panel("b", lines)])).findall("{*}polyline")
+    assert [line.findtext("{*}title") for line in drawn] == [f"r{n}" for n in reversed(range(DRAWN))]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_least() -> None:
+    (line,) = ElementTree.fromstring(svg("long", [Panel("b", [Line("r", [1.0] * 5000 + [-0.5] + [1.0] * 5000)])])).findall(
+        "{*}polyline"
+    )
+    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    assert len(points) == POINTS
+    assert sum(y > min(y for _, y in points) + 1 for _, y in points) == 1
