@@ -187,6 +187,7 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     refused: str | None = None  # an ingress code
     why: str | None = None
     scores: dict[str, Score] | None = None  # what detectors said of the call, by their names
+    links: dict[str, str] | None = None  # where its paths really led, for a scope that follows links
     embedding: Embedding | None = None  # of the tool and its arguments
     args_sha256: str | None = None  # keyed, where something in the arguments is redacted
 
@@ -255,6 +256,7 @@ class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolutio
     named: str | None = None  # a name in the body; refused where it is not the sender's
     tool: str | None = None  # a tool in the body; refused where it is not the ticket's
     scores: dict[CallId, dict[str, Score]] = {}  # what detectors say of the calls that are decided again
+    links: dict[CallId, dict[str, str]] = {}  # and where their paths lead by now
     reading: Reading | None = None  # what they make of `result`
 
 

@@ -119,6 +119,7 @@ def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
         turn.run.beside(call.call),
         semantic.again(call.scores, resolution.scores.get(call.call)),
         call.embedding,
+        resolution.links.get(call.call),
     )
 
 

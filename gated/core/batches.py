@@ -56,7 +56,7 @@ def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool, kept_out: bool) 
 def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
-    trial.unscored = turn.unscored
+    trial.unscored, trial.unfollowed = turn.unscored, turn.unfollowed
     verdicts: list[Judged] = []
     for plea in pleas:
         judged = judge(trial, plea)

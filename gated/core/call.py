@@ -26,3 +26,4 @@ class Call(Struct, frozen=True):
     reserved_microusd: int
     scores: Mapping[str, Score] | None = None  # what detectors said of it
     embedding: Embedding | None = None
+    links: Mapping[str, str] | None = None  # where its paths really led

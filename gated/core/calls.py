@@ -18,9 +18,10 @@ from gated.core.fold import ancestors
 from gated.core.order import engine
 from gated.core.order.machines import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
+from gated.core.scope import Scope
 from gated.core.stages import breaker, ceilings, semantic
 from gated.core.stages.lifecycle import ended_reason
-from gated.core.turn import Repeat, Turn, Unscored, may_speak
+from gated.core.turn import Repeat, Turn, Unfollowed, Unscored, may_speak
 from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
 from gated.events import (
     Admission,
@@ -62,6 +63,7 @@ def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
         others,
         wanted.scores,
         wanted.embedding,
+        wanted.links,
     )
 
 
@@ -218,6 +220,8 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
     if turn.state.remembered or run.remembered:
         standing = (*turn.state.remembered, *run.remembered)
         lifted |= remembering.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
+    if profile.privilege.scope.follows_links:
+        _note_unfollowed(turn, hearing.call, profile.privilege.scope)
     ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
     if hearing.policy.semantic is not None and "semantic" not in ruling.checks_skipped:
         _note_unscored(turn, hearing, hearing.policy.semantic)
@@ -242,6 +246,13 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         phase=_exhausted(profile, ruling),
     )
     return Judged(plea, decided, asks=ruling.asks)
+
+
+def _note_unfollowed(turn: Turn, call: Call, scope: Scope) -> None:
+    known = call.links or {}
+    paths = tuple(path for path in scope.paths_to_resolve(call.tool, call.args) if path not in known)
+    if paths:
+        turn.unfollowed.append(Unfollowed(call.id, paths))
 
 
 def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.SemanticRules) -> None:
@@ -302,7 +313,8 @@ def call_of(policy: Policy, profile: Profile, plea: Plea) -> Call:
     """The call as the stages see it, with what its admission would take."""
     floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
     estimate, scores, near = plea.cost_microusd, plea.scores, plea.embedding
-    return Call(plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent, estimate, floor, reserved, scores, near)
+    said = (plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent)
+    return Call(*said, estimate, floor, reserved, scores, near, plea.links)
 
 
 def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> tuple[int | None, int]:

@@ -18,7 +18,7 @@ from gated.core.fold import advance
 from gated.core.order import engine
 from gated.core.redaction.cover import Seen, look
 from gated.core.state import RunState, ThreadState
-from gated.core.turn import Registry, Reply, Turn, Unscored, may_speak
+from gated.core.turn import Registry, Reply, Turn, Unfollowed, Unscored, may_speak
 from gated.events import (
     GENESIS,
     VERSION,
@@ -64,6 +64,7 @@ class Step(Struct, frozen=True):
     state: ThreadState
     at: int
     unscored: tuple[Unscored, ...] = ()
+    unfollowed: tuple[Unfollowed, ...] = ()
 
 
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
@@ -71,7 +72,7 @@ def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Obs
     seen = _look(registry, state, run_id, observation)
     turn = Turn(registry, state, run_id, at, seen.cover)
     _dispatch(turn, seen.decided)
-    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored))
+    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed))
 
 
 def record(
@@ -92,7 +93,7 @@ def record(
     _dispatch(turn, seen.decided)
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
-        return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored)), None
+        return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), None
     body = Body(
         v=VERSION,
         thread=state.thread,
@@ -109,7 +110,7 @@ def record(
     )
     sealed = seal(body)
     after = advance(turn.state, body.seq, body.at, sealed.hash, input)
-    return Step(decisions, replies, after, turn.at, tuple(turn.unscored)), sealed
+    return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), sealed
 
 
 def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation) -> Seen:

@@ -71,6 +71,7 @@ def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
         others,
         wanted.scores,
         wanted.embedding,
+        wanted.links,
     )
 
 

@@ -60,6 +60,13 @@ class Unscored(Struct, frozen=True):
     result: bool = False
 
 
+class Unfollowed(Struct, frozen=True):
+    """Paths of a call that must be looked at on the disk before it can be decided well: do links lead them elsewhere?"""
+
+    call: CallId
+    paths: tuple[str, ...]
+
+
 Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered | UngatedExecution
 
 
@@ -75,8 +82,9 @@ class Turn:
     """`decisions` are for the record; `replies` change nothing and are answered without one.
 
     `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
-    `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about: whoever can ask
-    them should, and decide again. `cover` takes out of the decisions what must not be written.
+    `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about, `unfollowed` the
+    paths whose links nobody followed: whoever can should, and decide again. `cover` takes out of the decisions what must not
+    be written.
     """
 
     __slots__ = (
@@ -91,6 +99,7 @@ class Turn:
         "run_id",
         "seq",
         "state",
+        "unfollowed",
         "unscored",
     )
 
@@ -107,6 +116,7 @@ class Turn:
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
         self.unscored: list[Unscored] = []
+        self.unfollowed: list[Unfollowed] = []
         self.cover = cover
         self._look()
 

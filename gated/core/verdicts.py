@@ -24,6 +24,7 @@ class Plea(Struct, frozen=True):
     others: int
     scores: Mapping[str, Score] | None = None
     embedding: Embedding | None = None
+    links: Mapping[str, str] | None = None
 
 
 class Refused(Struct, frozen=True):

@@ -8,37 +8,29 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-MOST_LINKS: Final = 40
+import anyio
+import structlog
+from anyio import to_thread
+
+from gated.core.links import follow
+from gated.core.turn import Unfollowed
+from gated.events import CallId
+
+PATIENCE: Final = 5.0  # seconds that a disk may take to say where the paths of a message lead
+
+log = structlog.get_logger("gated.paths")
 
 
 def follow_links(path: str) -> str:
     """The real path of an absolute path, also where its last names do not exist yet.
 
-    Each `..` is taken after the links before it, as the kernel does. Raises OSError for a loop of links, and for what
-    the daemon may not look at. (`os.path.realpath` answers something in both cases.)
+    Raises OSError for a loop of links, and for what the daemon may not look at. (`os.path.realpath` answers something in both
+    cases.)
     """
-    if not path.startswith("/"):
-        raise ValueError(f"`{path}` is no absolute path; join it to a folder first")
-    real, links = "", 0
-    pending = path.split("/")[::-1]
-    while pending:
-        name = pending.pop()
-        if name == "..":
-            real = real.rpartition("/")[0]
-        elif name not in ("", "."):
-            target = _read_link(f"{real}/{name}")
-            if target is None:
-                real = f"{real}/{name}"
-                continue
-            links += 1
-            if links > MOST_LINKS:
-                raise OSError(errno.ELOOP, "too many symbolic links", path)
-            real = "" if target.startswith("/") else real
-            pending += target.split("/")[::-1]
-    return real or "/"
+    return follow(path, _read_link)
 
 
 def _read_link(path: str) -> str | None:
@@ -61,3 +53,15 @@ def resolutions(paths: Iterable[str]) -> dict[str, str]:
         except (OSError, ValueError):
             continue
     return found
+
+
+async def links_of(unfollowed: Sequence[Unfollowed]) -> dict[CallId, dict[str, str]]:
+    """Where the paths lead, by call, looked up in a thread. What a disk does not say in time is left out, and so denied."""
+
+    def look() -> dict[CallId, dict[str, str]]:
+        return {item.call: resolutions(item.paths) for item in unfollowed}
+
+    with anyio.move_on_after(PATIENCE):
+        return await to_thread.run_sync(look, abandon_on_cancel=True)
+    log.warning("a disk does not say where paths lead: what names them is denied", calls=[item.call for item in unfollowed])
+    return {}

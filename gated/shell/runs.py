@@ -22,10 +22,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from gated import wire
 from gated.core import decide as core
 from gated.core.answers import due_times, next_due
+from gated.core.links import with_links
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
-from gated.core.turn import Registry, Unscored
+from gated.core.turn import Registry, Unfollowed, Unscored
 from gated.events import DeadlineReached, Observation, Record, RunId, ThreadId
 from gated.shell import faults
 from gated.shell.answering import Answering
@@ -35,6 +36,7 @@ from gated.shell.held import Held
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
+from gated.shell.paths import links_of
 from gated.shell.said import TIMER, Batch, Due, Health, Outlet, Said, Settled
 from gated.shell.scoring import About, Scorer
 from gated.shell.threads import Threads
@@ -168,7 +170,7 @@ class Runs:
         by = said.observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = self.registry.current.digest if run is None else run.policy
-        if made.unscored and not handled and self._ask(said, made, agent, policy):
+        if not handled and (made.unfollowed or made.unscored) and self._set_aside(said, made, agent, policy):
             self.threads.keep(state)
             return None
         if handled:
@@ -185,6 +187,19 @@ class Runs:
         if dues:
             self.timers.remind(min(dues), said.thread, said.run)
         return Settled(said, sealed, made.decisions, made.replies, agent, policy)
+
+    def _set_aside(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
+        """Hold an input back until the disk, or the detectors, were asked about it."""
+        if made.unfollowed and not said.looked and self._asking is not None:
+            self._held.hold(said.thread)
+            self._asking.start_soon(self._follow, said, made.unfollowed)
+            return True
+        return bool(made.unscored) and self._ask(said, made, agent, policy)
+
+    async def _follow(self, said: Said, unfollowed: Sequence[Unfollowed]) -> None:
+        observation = with_links(said.observation, await links_of(unfollowed))
+        self._held.answered(said.thread, said._replace(observation=observation, looked=True))
+        self._arrived.set()
 
     def _ask(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
         """Set an input aside and ask the detectors about it. False: there is nobody to ask, or they were asked enough."""

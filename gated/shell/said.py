@@ -27,6 +27,7 @@ class Said(NamedTuple):
     ack: str | None
     message_id: str | None
     asked: int = 0  # how often detectors were asked about it
+    looked: bool = False  # on the disk, for where its paths lead
 
 
 class Settled(NamedTuple):

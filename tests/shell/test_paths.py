@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gated.core.links import MOST_LINKS
 from gated.core.scope import DataScope, Resources, compile_scope
-from gated.shell.paths import MOST_LINKS, follow_links, resolutions
+from gated.shell.paths import follow_links, resolutions
 
 
 @pytest.fixture

@@ -194,7 +194,9 @@ def _note(body: Body, call: str, state: ThreadState, asked: dict[ThreadId, tuple
             (d.args for d in body.decisions if isinstance(d, CallDecided) and d.call == call and d.args is not None), None
         )
         scores = semantic.again(None if args else wanted.scores, body.observation.scores.get(CallId(call)))
-        asked[body.thread] = replace(wanted, args=wanted.args if args is None else args, scores=scores), nesting, others
+        links = body.observation.links.get(CallId(call))
+        fresh = replace(wanted, args=wanted.args if args is None else args, scores=scores, links=links)
+        asked[body.thread] = fresh, nesting, others
 
 
 def _decided(

@@ -196,7 +196,7 @@ def _intents(said: IntentsReceived, redactor: Redactor, vault: Vault, cover: Cov
             args = cover.value(wanted.args, wanted.tool, ("calls", index, "args"))
             if args is not wanted.args:
                 decided[index] = replace(wanted, args_sha256=vault.args_digest(wanted.tool, wanted.args))
-                recorded[index] = replace(decided[index], args=args)
+                recorded[index] = replace(decided[index], args=args, links=_links(wanted.links, cover))
         elif wanted.why is not None:
             decided[index] = recorded[index] = replace(wanted, why=cover.words(wanted.why, ("calls", index, "why")))
     if not cover.places:
@@ -210,7 +210,13 @@ def _resolution(said: ResolutionReceived, tool: str | None, vault: Vault, cover:
     decided = replace(said, note=cover.words(said.note, ("note",)))
     if said.args is not None and args is not said.args:
         decided = replace(decided, args_sha256_edited=vault.args_digest(tool or "", said.args))
-    return decided, replace(decided, args=args, result=result)
+    links = {call: _links(found, cover) or {} for call, found in said.links.items()} if cover.places else said.links
+    return decided, replace(decided, args=args, result=result, links=links)
+
+
+def _links(found: Mapping[str, str] | None, cover: Cover) -> dict[str, str] | None:
+    """Paths are made of arguments."""
+    return None if found is None else {cover.text(path): cover.text(real) for path, real in found.items()}
 
 
 def keys(touches: tuple[Touch, ...], redactor: Redactor, vault: Vault) -> tuple[Touch, ...]:

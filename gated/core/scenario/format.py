@@ -165,6 +165,7 @@ class ScenarioEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     task: str | None = None
     labels: dict[str, str] = {}
     scores: Scores = {}
+    links: dict[str, str] = {}
     state: StateEntry = StateEntry()
 
 

@@ -100,7 +100,7 @@ class _Play:
         world, entry = self.world, self.entry
         run_id = RunId(entry.run)
         world.speak_for(ThreadId(entry.thread or entry.run), run_id, self._agent(entry))
-        world.scores = entry.scores
+        world.scores, world.links = entry.scores, entry.links
         steps.start(world, task=entry.task, labels=entry.labels)
         for number, step in enumerate(entry.steps):
             self._step(step, str(number + 1))

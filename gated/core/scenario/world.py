@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -15,11 +16,12 @@ from msgspec.structs import replace
 
 from gated.core.answers import due_times
 from gated.core.decide import record
+from gated.core.links import follow, with_links
 from gated.core.policy import Policy
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Vault
 from gated.core.state import RunState, ThreadState
-from gated.core.turn import Registry, Repeat, Reply
+from gated.core.turn import Registry, Repeat, Reply, Unfollowed
 from gated.events import (
     AgentId,
     CallDecided,
@@ -65,6 +67,7 @@ class World:
         self.thread_of: dict[RunId, ThreadId] = {}
         self.deadlines: dict[tuple[int, ThreadId, RunId], None] = {}  # in the order in which they were set
         self.thread, self.run, self.agent = ThreadId(""), RunId(""), AgentId("")
+        self.links: dict[str, str] = {}  # symbolic links of the scenario's disk, and where they lead
         self.scores: dict[str, float | int | str] = {}  # what detectors say of every call that says nothing else
         self.scored: dict[tuple[ThreadId, RunId, CallId], dict[str, Score]] = {}
 
@@ -113,10 +116,22 @@ class World:
         others = sum(state.open_runs.get(agent, 0) for name, state in self.threads.items() if name != thread)
         return replace(observation, open_elsewhere=others)
 
+    def _followed(self, unfollowed: tuple[Unfollowed, ...]) -> dict[CallId, dict[str, str]]:
+        found: dict[CallId, dict[str, str]] = {}
+        for item in unfollowed:
+            followed = found.setdefault(item.call, {})
+            for path in item.paths:
+                with suppress(OSError):  # a loop of links leads nowhere
+                    followed[path] = follow(path, self.links.get)
+        return found
+
     def _observe(self, thread: ThreadId, run: RunId, observation: Observation, at: int) -> list[Decision | Reply]:
         state = self.threads.get(thread) or ThreadState(thread)
         said = self._with_open(thread, observation)
-        made, sealed = record(Registry(self.current, self.known, VAULT), state, run, said, at)
+        registry = Registry(self.current, self.known, VAULT)
+        made, sealed = record(registry, state, run, said, at)
+        if made.unfollowed:
+            made, sealed = record(registry, state, run, with_links(said, self._followed(made.unfollowed)), at)
         if sealed is not None:
             self.log.append(Entry(sealed, self.current))
         self.threads[thread] = made.state

@@ -75,6 +75,11 @@ class Scope:
         """`data_scope: any`: nothing is checked."""
         return self._off
 
+    @property
+    def follows_links(self) -> bool:
+        """`resolve: true`: where the paths of a call lead must have been looked at."""
+        return self._resolve
+
     def check(self, tool: str, args: Mapping[str, Any], resolved: Mapping[str, str] | None = None) -> ScopeFinding:
         """Never raises for JSON. `resolved`: what was recorded of `paths_to_resolve`, path -> where it leads."""
         if self._off:

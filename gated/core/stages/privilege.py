@@ -124,7 +124,7 @@ def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]
     found: list[Finding] = []
     if rules.approvals:
         found += _approvals(rules.approvals, call)
-    scope = rules.scope.check(call.tool, call.args)
+    scope = rules.scope.check(call.tool, call.args, call.links)
     if scope.denied is not None:
         return (*found, Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource))
     if scope.lexical:

@@ -231,9 +231,11 @@ class _Step:
         return _verdict(verdicts[0] if verdicts else decided)
 
     def _unreadable(self, agent: AgentId, plea: Plea) -> str | None:
-        """Which rule would have to read what was taken out before it was recorded."""
+        """Which rule would have to read what was taken out before it was recorded, or what nobody looked at then."""
         whatif = self.whatif
         profile = whatif.policy.profile(agent)
+        if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
+            return "where its paths lead was not recorded"
         if is_redacted(plea.args):
             rule = reads_arguments(whatif.policy, profile, plea.tool)
             if rule is not None:
@@ -320,7 +322,8 @@ class _Step:
         scores = semantic.again(None if decided.args else call.scores, fresh)
         near = None if decided.args else call.embedding
         args = decided.args or call.args
-        wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, embedding=near)
+        links = body.observation.links.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
+        wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, links=links, embedding=near)
         plea = trial.plea_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
