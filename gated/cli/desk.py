@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-import nats
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -182,9 +181,10 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
     async def quiet(_: Exception) -> None:
         """What matters is raised where it was asked; the client would print the rest over the screen."""
 
+    client = Client()
     try:
         with anyio.fail_after(5):
-            client = await nats.connect(
+            await client.connect(
                 url,
                 inbox_prefix=inbox_prefix("approver", where.by),
                 allow_reconnect=stay,
@@ -193,7 +193,11 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
                 error_cb=quiet,
                 **options,
             )
-    except (NatsError, OSError, TimeoutError) as error:
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+        if not isinstance(error, NatsError | OSError | TimeoutError):
+            raise
         raise DeskError(f"no bus at `{url}`: {error or type(error).__name__}", absent=True) from error
     try:
         desk = Desk(client, where.by, where.prefix)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+import anyio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -53,16 +54,21 @@ class Line:
         try:
             async with asyncio.timeout(timeout):  # with endless reconnection the client would try for ever to connect at first
                 await self._dial()
-        except (NatsError, OSError, TimeoutError) as error:
-            await self._client.close()
+        except BaseException as error:
+            await self.close()
+            if not isinstance(error, NatsError | OSError | TimeoutError):
+                raise
             why = "".join(self._errors) or str(error) or f"no answer within {timeout:g}s"
             raise GateUnavailable(f"cannot connect to `{self._url}`: {why}") from error
         self._redialling = asyncio.create_task(self._redial())
 
     async def close(self) -> None:
-        if self._redialling is not None:
-            self._redialling.cancel()
-        await self._client.close()
+        """Also where whoever closes is being cancelled: nothing of the connection stays."""
+        with anyio.CancelScope(shield=True):
+            if self._redialling is not None:
+                self._redialling.cancel()
+                await asyncio.wait([self._redialling])
+            await self._client.close()
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Publish where there is a connection; without one nothing is kept for later, since callers publish again."""

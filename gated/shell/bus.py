@@ -287,8 +287,11 @@ async def connect(
                 allow_reconnect=True,
                 **credentials,
             )
-    except (NatsError, OSError, TimeoutError) as error:
-        await client.close()
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):  # also whoever is cancelled here leaves no connection behind
+            await client.close()
+        if not isinstance(error, NatsError | OSError | TimeoutError):
+            raise
         why = "".join(failures) or str(error) or f"no answer within {seconds:g}s"
         raise BusError(f"cannot connect to `{url}`: {why}; is the server running and are the credentials right?") from error
     version = client.connected_server_version

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gated.client.binding import apply, bind
 
@@ -47,6 +49,27 @@ def test_an_edit_that_the_function_does_not_take_is_no_call(
 ) -> None:
     with pytest.raises(TypeError, match=why):
         apply(function, edited)
+
+
+@given(
+    args=st.lists(st.integers(), max_size=5),
+    kwargs=st.dictionaries(st.sampled_from(["a", "b", "c", "d", "rest", "more"]), st.integers(), max_size=4),
+)
+@pytest.mark.parametrize("function", [plain, surplus])
+def test_whatever_a_function_takes_comes_back_as_it_was(
+    function: Callable[..., Any], args: list[int], kwargs: dict[str, int]
+) -> None:
+    try:
+        wanted = function(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(TypeError):
+            bind(function, args, kwargs)
+        return
+    if function is surplus and kwargs.keys() & {"a", "rest", "more"}:
+        with pytest.raises(TypeError, match="has the name of another parameter"):
+            bind(function, args, kwargs)
+    else:
+        assert apply(function, bind(function, args, kwargs)) == wanted
 
 
 def test_a_keyword_cannot_hide_behind_another_parameter() -> None:

@@ -67,6 +67,27 @@ async def test_a_connection_that_was_closed_for_good_is_made_anew_and_the_questi
     assert {verdict.decision for verdict in verdicts} == {"allow"}
 
 
+async def test_whoever_is_cancelled_leaves_nothing_behind_and_harms_nobody(tmp_path: Path) -> None:
+    """While it connects, while it asks, while it waits for people and while it closes."""
+    async with gate(tmp_path) as live:
+        for patience in (0.0, 0.005, 0.02):
+            with anyio.move_on_after(patience):
+                async with live.bus.agent("worker"):
+                    await anyio.sleep_forever()
+        async with live.bus.agent("payer") as payer:
+            run = payer.run(run="r")
+            for number in range(20):
+                with anyio.move_on_after(number / 2000):
+                    await run.check("refund", {"n": number}, call=f"c{number}", wait=True)
+            assert not payer._questions
+            assert not payer._by_call
+            with anyio.move_on_after(0.05):
+                await run.resume("c19")
+            assert (await run.check("refund", {"n": 19}, call="c19")).decision == "suspend"
+    made = await decided(live.log)
+    assert {len(decisions) for decisions in made.values()} == {1}
+
+
 async def test_a_closed_gate_answers_at_once(tmp_path: Path) -> None:
     async with gate(tmp_path) as live:
         async with live.bus.agent("worker") as worker:
