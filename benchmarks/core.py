@@ -55,7 +55,10 @@ def contracts(count: int, applying: int) -> str:
 
 
 def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
-    """µs of each decision (CPU time of the process; intent in, record out) of a run that reports every outcome, its records, and the final state."""
+    """µs of each decision of a run that reports every outcome, its records, and the final state.
+
+    CPU time of the process; intent in, record out.
+    """
     registry = Registry(policy, {policy.digest: policy}, Vault(b"bench"))
     state, run, records, spent = ThreadState(ThreadId(thread)), RunId("r"), list[Record](), list[float]()
     _, opened = _keep(registry, state, run, RunStarted(BY, agent=BY.name), 0, records)  # type: ignore[arg-type]
