@@ -8,7 +8,7 @@ import pytest
 from gated import wire
 from gated.client import Verdict
 from gated.core.replay import Replayer
-from gated.events import IntentsReceived, ResolutionReceived, Sender, unseal
+from gated.events import IntentsReceived, ResolutionReceived, RunId, Sender, ThreadId, unseal
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 from shell.live import agent, ears, gate, intents, tell
@@ -47,8 +47,8 @@ async def test_links_are_followed_recorded_and_replayed(tmp_path: Path, root: Pa
         ]
         (root / "later").symlink_to(root.parent / "elsewhere")  # after the call was looked at, before it is approved
         async with live.bus.user("approver", "bob") as bob:
-            state = await live.daemon.runs.look(next(iter(live.daemon.runs.states())).thread)
-            (ticket,) = state.runs[next(iter(state.runs))].tickets.values()
+            state = await live.daemon.runs.threads.look(ThreadId("r"))
+            (ticket,) = state.runs[RunId("r")].tickets.values()
             answer = wire.Resolution(ticket=ticket.id, decision="approve", decision_id="d", args_sha256=ticket.args_sha256)
             await tell(bob, Sender("approver", "bob"), "r", answer)
             await heard.until(lambda: len(heard.heard) > 3)
