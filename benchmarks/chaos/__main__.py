@@ -20,7 +20,7 @@ from typing import Any
 
 import nats
 
-from benchmarks.chaos.agents import Agents
+from benchmarks.chaos.agents import Agents, Asked
 from benchmarks.chaos.machines import Cluster, Node
 from benchmarks.chaos.verifier import Found, verify
 from gated.shell.nats_config import inbox_prefix
@@ -51,20 +51,34 @@ class Faults:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster, self._draw = cluster, random.Random(seed)
         self.done: Counter[str] = Counter()
+        self._hurting: set[str] = set()
+        self.story: list[tuple[float, str]] = []  # when what was hurt and mended
 
     async def work(self, until: float) -> None:
         pending: set[asyncio.Task[None]] = set()
+        keeper = asyncio.create_task(self._keep_running())
         server_hurt = 0.0
         while (now := time.monotonic()) < until:
             kind = self._draw.choice(self._kinds(now > server_hurt))
             if "server" in kind:
                 server_hurt = now + 10.0  # a majority that never comes together decides nothing
-            node = self._draw.choice(self._cluster.servers if "server" in kind else self._cluster.workers)
-            task = asyncio.create_task(self._hurt(kind, node, until))
-            pending.add(task)
-            task.add_done_callback(pending.discard)
+            well = [node for node in self._cluster.workers if node.name not in self._hurting]
+            if "server" in kind or len(well) > 1:  # one worker is left alone: with none, nothing fails over
+                node = self._draw.choice(self._cluster.servers if "server" in kind else well)
+                task = asyncio.create_task(self._hurt(kind, node))
+                pending.add(task)
+                task.add_done_callback(pending.discard)
             await asyncio.sleep(self._draw.uniform(0.7, 3.0))
         await asyncio.gather(*pending)
+        keeper.cancel()
+
+    async def _keep_running(self) -> None:
+        """A worker that cannot start while its servers are away ends; a service manager starts it again."""
+        while True:
+            for node in self._cluster.workers:
+                if node.name not in self._hurting:
+                    node.start()
+            await asyncio.sleep(0.5)
 
     def _kinds(self, servers: bool) -> list[str]:
         kinds = ["stop worker", "stop worker", "kill worker"]
@@ -73,8 +87,10 @@ class Faults:
             kinds += ["kill server", "stop server"] + (["cut server"] if self._cluster.network.isolated else [])
         return kinds
 
-    async def _hurt(self, kind: str, node: Node, until: float) -> None:
+    async def _hurt(self, kind: str, node: Node) -> None:
+        self._hurting.add(node.name)
         self.done[kind] += 1
+        self.story.append((time.monotonic(), f"{kind} {node.name}"))
         match kind.split()[0]:
             case "stop":
                 node.signal(signal.SIGSTOP)
@@ -88,6 +104,8 @@ class Faults:
                 node.cut(off=True)
                 await asyncio.sleep(self._draw.uniform(3.0, 7.0))
                 node.cut(off=False)
+        self.story.append((time.monotonic(), f"{node.name} mended after {kind}"))
+        self._hurting.discard(node.name)
 
 
 async def chaos(seconds: float, seed: int, replicas: int, folder: Path) -> dict[str, Any]:
@@ -114,6 +132,7 @@ async def chaos(seconds: float, seed: int, replicas: int, folder: Path) -> dict[
         found = await verify(client, asked, LIMITS)
         await client.close()
         slowest = max((one.answered - one.at for one in asked.values() if one.answered), default=0.0)
+        _write_story(folder / "story.txt", faults, asked)
         published = sum(each.publications for each in agents)
         for each in agents:
             await each.client.close()
@@ -132,6 +151,13 @@ async def _working(cluster: Cluster) -> None:
             node.start()  # one that came before its servers were ready has ended
         await asyncio.sleep(0.1)
     raise RuntimeError("the workers do not start: " + " | ".join(text[-500:] for text in said))
+
+
+def _write_story(path: Path, faults: Faults, asked: dict[str, Asked]) -> None:
+    """What was broken when, and whom it kept waiting: for who looks into a run that was kept."""
+    waits = [(one.at, f"{call} waited {one.answered - one.at:.1f} s") for call, one in asked.items() if one.answered - one.at > 2]
+    lines = sorted([*faults.story, *waits])
+    path.write_text("".join(f"{at - lines[0][0]:7.2f} {text}\n" for at, text in lines))
 
 
 def _told(found: Found, slowest: float, published: int, faults: Faults, cluster: Cluster, unfinished: int) -> dict[str, Any]:

@@ -150,11 +150,13 @@ class Bus:
         await self.client.publish(subject, json.dumps(request).encode(), reply=self._prefix)
 
     async def _take(self, message: Msg) -> None:
+        if self._stopped:
+            return
         self._heard = anyio.current_time()
         headers = message.headers
         if headers is not None and "Status" in headers and not message.reply.startswith("$JS.ACK"):
             self._status(headers)
-            if self.source.pin and not self._stopped:
+            if self.source.pin:
                 await self._pull()
             return
         self._outstanding -= 1

@@ -158,6 +158,8 @@ class Partition:
     async def _work(self, pin: str) -> str:
         """One session. Returns the pin where it may still hold and the session has to begin again, else nothing."""
         try:
+            if not await self._pinned(pin):
+                return ""
             event_log = JetStreamLog(
                 self.place.api,
                 self.place.names,
@@ -181,6 +183,11 @@ class Partition:
         finally:
             self._forget()
 
+    async def _pinned(self, pin: str) -> bool:
+        """Whether the server still knows this worker by its pin: one that slept must not take the lease of who came after it."""
+        info = await self.place.api.ask(f"CONSUMER.INFO.{self.subject}")
+        return any(group.get("pinned_client_id") == pin for group in info.get("priority_groups") or ())
+
     async def _session(self, event_log: JetStreamLog, pin: str) -> None:
         source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
         holder: list[Bus] = []
@@ -197,13 +204,17 @@ class Partition:
         holder.append(bus)
         self.runs, self.bus = runs, bus
         log.info("partition taken over", partition=self.number, lease=event_log.epoch)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bus.consume)
-            tasks.start_soon(runs.run)
-            await _first_of(self._unwanted, bus.unpinned.wait)
-            if not bus.unpinned.is_set():
-                await self._release(runs, bus)
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(bus.consume)
+                tasks.start_soon(runs.run)
+                await _first_of(self._unwanted, bus.unpinned.wait)
+                if not bus.unpinned.is_set():
+                    await self._release(runs, bus)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _quietly(bus.stop)  # a session that is over must not keep the pin by pulling
         log.info("partition left", partition=self.number, lost=bus.unpinned.is_set())
 
     async def _release(self, runs: Runs, bus: Bus) -> None:
