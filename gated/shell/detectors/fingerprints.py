@@ -4,8 +4,8 @@ A text is reduced to its letters and digits; every few characters of it (a gram)
 hold, and of neighbouring hashes the smallest is kept as a mark (winnowing: a copy as long as a gram and the window shares a mark
 with its original, wherever it was cut out). A long result is marked more thinly, by longer grams, so that it has no more marks
 than a short one. Nobody can read the result out of its marks, nor try out guesses without the key.
-The longest run of marks in the arguments counts by its characters, a digit three times: about 39 letters or 13 digits in a row
-score 0.6, about 58 letters or 20 digits 0.9.
+The longest run of marks in the arguments counts by its characters, a digit three times: 39 letters or 13 digits in a row score
+0.6, 58 letters or 20 digits 0.9. A run may be seen up to three characters short at each end.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Fingerprinter:
     def take(self, result: Any) -> Fingerprints | str:
         """The marks of a result; a text where it is too long to be marked."""
         texts = [plain(text) for text in leaves(result)]
+        if sum(map(len, texts)) > MAX_RESULT:
+            return f"a result has over {MAX_RESULT} letters and digits, too many to fingerprint"
         if len(texts) > 1:  # what short texts say together: the cells of a table
             texts.append("".join(texts))
-        if sum(map(len, texts)) > 2 * MAX_RESULT:
-            return f"a result has over {MAX_RESULT} letters and digits, too many to fingerprint"
         marks, gram, window = self._marks(texts, GRAM, WINDOW), GRAM, WINDOW
         while len(marks) > MAX_MARKS:
             gram, window = LONG_GRAM, max(window + 1, window * len(marks) // MAX_MARKS)

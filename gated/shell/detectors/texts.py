@@ -17,7 +17,7 @@ DEPTH: Final = 3  # of codings inside one another
 SHORTEST: Final = 8  # characters of a text that are worth decoding
 
 _LONG: Final = r"[A-Za-z0-9+/]{12,}"
-_BASE64: Final = re.compile(rf"{_LONG}(?:=*\s+{_LONG})*")  # lines of one block are read together
+_BASE64: Final = re.compile(rf"{_LONG}(?:=*\s+{_LONG})*(?:\s+[A-Za-z0-9+/]+)?")  # lines of one block are read together
 _HEX_MARKS: Final = re.compile(r"\\x|0x|[\s:,_-]+", re.IGNORECASE)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}")
 _URL_SAFE: Final = str.maketrans("-_", "+/")
