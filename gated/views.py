@@ -17,7 +17,7 @@ from gated.core.state import RunState, ThreadState
 from gated.core.tickets import Ticket
 from gated.core.verdicts import Plea
 from gated.events import Answer, AnswerRule, Ask, RunId, ThreadId, TicketCall
-from gated.wire import rfc3339
+from gated.units import rfc3339
 
 PREVIEW = 240  # characters
 

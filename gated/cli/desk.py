@@ -23,6 +23,7 @@ from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.nats_config import inbox_prefix
+from gated.units import rfc3339
 from gated.wire import Origin
 
 ANSWER_SECONDS: Final = 5.0
@@ -228,6 +229,6 @@ async def _credentials(where: Whereabouts) -> tuple[str, dict[str, Any]]:
 
 def _readable(line: Line) -> Line:
     """Times as people and `jq` read them."""
-    answers = [{**answer, "at": wire.rfc3339(answer["at"])} for answer in line["answers"]]
-    times = {key: wire.rfc3339(line[key]) for key in ("opened_at", "expires_at")}
+    answers = [{**answer, "at": rfc3339(answer["at"])} for answer in line["answers"]]
+    times = {key: rfc3339(line[key]) for key in ("opened_at", "expires_at")}
     return {**line, **times, "answers": answers}

@@ -23,7 +23,7 @@ from gated.shell.log import Positioned
 from gated.shell.log.jsonl import Imported, export_lines, import_export
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
-from gated.wire import rfc3339
+from gated.units import rfc3339
 
 app = typer.Typer()
 log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)

@@ -30,8 +30,8 @@ from gated.events import (
     unseal,
 )
 from gated.shell.log.open import open_log, policies_of
+from gated.units import rfc3339
 from gated.views import run_view
-from gated.wire import rfc3339
 
 app = typer.Typer(help="Runs as people read them.", no_args_is_help=True)
 

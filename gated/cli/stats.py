@@ -13,8 +13,7 @@ from gated.cli.output import Json, LogPath, run_async, say, say_json, table
 from gated.core.stats import Spread, Stats, Verdicts
 from gated.events import unseal
 from gated.shell.log.open import open_log
-from gated.units import format_duration
-from gated.wire import rfc3339
+from gated.units import format_duration, rfc3339
 
 app = typer.Typer()
 

@@ -11,7 +11,7 @@ from gated.cli.output import colour, console, say
 from gated.cli.plots import sparkline
 from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
-from gated.wire import rfc3339
+from gated.units import rfc3339
 
 WIDTH: Final = 40  # characters of the clock
 SECOND: Final = 1_000_000

@@ -19,6 +19,7 @@ from gated.console.line import NoAnswer, Told
 from gated.console.tickets_pages import Case, find
 from gated.core import tickets
 from gated.core.order.patterns import PatternError, compile_pattern
+from gated.units import rfc3339
 
 MOST_NOTE = 4000
 
@@ -109,7 +110,7 @@ async def _outcome(visit: Visit, case: Case, told: Told) -> tuple[str, str]:
 
 def how_it_ended(ticket: tickets.Ticket) -> str:
     """`approved by ana at 08:31:02 UTC`."""
-    when = wire.rfc3339(ticket.closed_at)[11:19] if ticket.closed_at else "an unknown time"
+    when = rfc3339(ticket.closed_at)[11:19] if ticket.closed_at else "an unknown time"
     people = ", ".join(dict.fromkeys(answer.by for answer in ticket.answers))
     return f"the ticket was {ticket.state}{f' by {people}' if people else ''} at {when} UTC"
 

@@ -13,7 +13,6 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from gated import wire
 from gated.console import drawings, shown
 from gated.console.board import Board
 from gated.console.hub import Hub
@@ -23,7 +22,7 @@ from gated.console.recent import Recent
 from gated.console.sessions import Attempts, Session, Sessions
 from gated.console.threads import Policies, Threads
 from gated.core.order.templates import escape_text
-from gated.units import format_duration
+from gated.units import format_duration, rfc3339
 
 if TYPE_CHECKING:
     from gated.console.oidc import Oidc  # an extra
@@ -172,9 +171,9 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     made.filters |= {
-        "at": wire.rfc3339,
-        "clock": lambda at: wire.rfc3339(at)[11:19],
-        "day": lambda at: wire.rfc3339(at)[:10],
+        "at": rfc3339,
+        "clock": lambda at: rfc3339(at)[11:19],
+        "day": lambda at: rfc3339(at)[:10],
         "ago": _ago,
         "seen": shown.plain,
         "number": drawings.number,

@@ -32,7 +32,7 @@ from gated.shell.log.jetstream_api import SPARE, WRONG_SEQUENCE, JetStreamApi, O
 from gated.shell.log.jetstream_reader import BEHIND, HASH, PARTS, PATIENCE, PLACE, SEQ, SHA256, Head, JetStreamReader
 from gated.shell.log.jetstream_streams import Names, SetupError, ensure_streams, partition_of, partitions_of
 from gated.shell.log.sealing import Sealing
-from gated.wire import rfc3339
+from gated.units import rfc3339
 
 log = structlog.get_logger("gated.log")
 

@@ -1,13 +1,9 @@
-"""The bus contract: subjects, message structs, and pure conversions between them and the language of the core.
-
-What comes in is strict (unknown fields, duplicate keys, NaN, wrong types are refused with the place), what goes out is made
-only here. Identity is the subject's, never the payload's. Money is US dollars on the wire, time RFC 3339 UTC.
-"""
+"""What comes in: messages of agents, people, operators and runners, read strictly into observations."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -16,12 +12,7 @@ from gated import canonical, ingress, strict_json
 from gated.events import (
     AbortRequested,
     AgentId,
-    CallDecided,
     CallId,
-    CallRefused,
-    CallSettled,
-    Decided,
-    Finding,
     FinishRequested,
     ForgetRequested,
     IntentsReceived,
@@ -31,79 +22,19 @@ from gated.events import (
     PolicyBound,
     RecallRequested,
     Remember,
-    Reminder,
     ResolutionReceived,
-    RunAnswered,
-    RunEnded,
     RunId,
-    RunOpened,
     RunStarted,
     Sender,
     Status,
-    ThreadId,
-    TicketAnswered,
-    TicketClosed,
     TicketId,
-    TicketNoted,
-    TicketOpened,
-    UngatedExecution,
 )
 from gated.units import parse_usd
-from gated.units import rfc3339 as rfc3339
+from gated.wire.subjects import Origin
 
-PREFIX: Final = "gated"
-STREAM: Final = "GATED_IN"
 MAX_PAYLOAD: Final = 1_048_576
-RE: Final = "Gated-Re"  # the `Nats-Msg-Id` of the message that is answered
 MSGPACK: Final = "application/msgpack"
-
 MessageId = Annotated[str, Meta(pattern=ingress.ID_PATTERN)]
-
-
-# --- subjects --------------------------------------------------------------------------------------------------------
-
-
-class Origin(NamedTuple):
-    """Who says something for which run: what the subject of an input means."""
-
-    thread: ThreadId
-    run: RunId
-    sender: Sender
-
-
-def in_subject(origin: Origin, prefix: str = PREFIX) -> str:
-    return f"{prefix}.in.{origin.thread}.{origin.run}.{origin.sender.role}.{origin.sender.name}"
-
-
-def out_subject(thread: ThreadId, run: RunId, agent: str, prefix: str = PREFIX) -> str:
-    return f"{prefix}.out.{thread}.{run}.agent.{agent}"
-
-
-def reply_subject(thread: ThreadId, run: RunId, sender: Sender, prefix: str = PREFIX) -> str:
-    """Where a person or a runner is told what became of its own message."""
-    return f"{prefix}.out.{thread}.{run}.{sender.role}.{sender.name}"
-
-
-def tickets_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
-    return f"{prefix}.tickets.{thread}.{run}"
-
-
-def events_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
-    return f"{prefix}.events.{thread}.{run}"
-
-
-def parse_in_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
-    """What an input's subject says, or None where it is not of the contract's form."""
-    parts = subject.split(".")
-    if len(parts) != 6 or parts[0] != prefix or parts[1] != "in":
-        return None
-    _, _, thread, run, role, name = parts
-    if role not in ("agent", "approver", "operator", "runner") or not all(map(ingress.is_id, (thread, run, name))):
-        return None
-    return Origin(ThreadId(thread), RunId(run), Sender(role, name))  # type: ignore[arg-type]
-
-
-# --- what comes in ---------------------------------------------------------------------------------------------------
 
 
 class RunStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="run.start", kw_only=True):
@@ -325,180 +256,3 @@ def _usd(value: float | int) -> int:
 
 def _tag(message: Struct) -> str:
     return str(message.__struct_config__.tag)
-
-
-# --- what goes out ---------------------------------------------------------------------------------------------------
-
-
-class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=True):
-    """The decision on one call. What may run are `args` where they are given, else the arguments that were asked.
-
-    `token`, of a call that may run: a JWT that proves it to the tool, where the daemon signs verdicts.
-    `settled`, of a replayed verdict: the call has its outcome already, so it must not run again.
-    """
-
-    call: str
-    decision: Decided
-    stage: str | None = None
-    code: str | None = None
-    reason: str | None = None
-    would: Literal["deny", "suspend"] | None = None
-    findings: tuple[Finding, ...] = ()
-    checks_failed: tuple[str, ...] = ()
-    checks_skipped: tuple[str, ...] = ()
-    ticket: str | None = None
-    args_sha256: str
-    args: dict[str, Any] | None = None
-    edited: bool = False
-    execute: bool
-    result: Any = None
-    token: str | None = None
-    policy: str
-    seq: int
-    at: str
-    replayed: bool = False
-    settled: bool = False
-    authoritative: bool = True
-
-
-class ReminderMessage(Struct, frozen=True, omit_defaults=True, tag="reminder", kw_only=True):
-    """The acknowledgement of an outcome, with what the model should be told."""
-
-    call: str
-    status: Status
-    reminders: tuple[Reminder, ...] = ()
-    ungated: bool = False
-    seq: int = 0
-    at: str = ""
-
-
-class RunStatus(Struct, frozen=True, omit_defaults=True, tag="run.status", kw_only=True):
-    """`open`, `steer` (go on, as `message` says), `complete`, `aborted` or `failed`."""
-
-    status: Literal["open", "steer", "complete", "aborted", "failed"]
-    message: str = ""
-    ungrounded: bool | None = None
-    grounded_calls: int | None = None
-    policy: str = ""
-    seq: int = 0
-    at: str = ""
-
-
-class Refusal(Struct, frozen=True, omit_defaults=True, tag="refusal", kw_only=True):
-    """A message, or one call of it, that was not taken; nothing was decided and nothing counts."""
-
-    code: str
-    reason: str
-    call: str | None = None
-    ticket: str | None = None
-    seq: int = 0
-    at: str = ""
-
-
-class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_only=True):
-    """The life of a ticket: `event` says what happened, the rest what it is about."""
-
-    event: Literal["opened", "answered", "closed", "expiring_soon", "escalated", "undelivered", "delivered"]
-    ticket: str
-    thread: str
-    run: str
-    state: str
-    at: str
-    details: dict[str, Any] = {}
-
-
-Outbound = Verdict | ReminderMessage | RunStatus | Refusal
-
-_ENCODER: Final = msgspec.json.Encoder()
-_OUT: Final = msgspec.json.Decoder(Outbound)
-
-
-def encode(message: Struct) -> bytes:
-    return _ENCODER.encode(message)
-
-
-def decode_out(data: bytes) -> Outbound:
-    """What a client reads; leniently: unknown fields are passed over."""
-    return _OUT.decode(data)
-
-
-def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: bool = False, settled: bool = False) -> Verdict:
-    return Verdict(
-        call=decided.call,
-        decision=decided.decision,
-        stage=decided.stage,
-        code=decided.code,
-        reason=decided.reason,
-        would=decided.would,
-        findings=decided.findings,
-        checks_failed=decided.checks_failed,
-        checks_skipped=decided.checks_skipped,
-        ticket=decided.ticket,
-        args_sha256=decided.args_sha256,
-        args=decided.args,
-        edited=decided.edited,
-        execute=decided.decision == "allow" and decided.execute,
-        result=decided.result,
-        policy=policy,
-        seq=seq,
-        at=rfc3339(at),
-        replayed=replayed,
-        settled=settled,
-        authoritative=decided.would is None,
-    )
-
-
-def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
-    """The message by which an agent learns of a decision, if it is told of it."""
-    match decision:
-        case CallDecided():
-            return verdict(decision, policy, seq, at)
-        case CallRefused():
-            return Refusal(
-                code=decision.code,
-                reason=decision.reason,
-                call=decision.call,
-                ticket=decision.ticket,
-                seq=seq,
-                at=rfc3339(at),
-            )
-        case CallSettled():
-            return ReminderMessage(
-                call=decision.call, status=decision.status, reminders=decision.reminders, seq=seq, at=rfc3339(at)
-            )
-        case UngatedExecution():
-            return ReminderMessage(call=decision.call, status=decision.status, ungated=True, seq=seq, at=rfc3339(at))
-        case RunOpened():
-            return RunStatus(status="open", policy=decision.policy, seq=seq, at=rfc3339(at)) if decision.announced else None
-        case RunEnded():
-            return RunStatus(
-                status=decision.status,
-                message=decision.reason,
-                ungrounded=decision.ungrounded,
-                grounded_calls=decision.grounded_calls,
-                seq=seq,
-                at=rfc3339(at),
-            )
-        case RunAnswered():
-            return RunStatus(status=decision.status, message=decision.message, seq=seq, at=rfc3339(at))
-    return None
-
-
-def to_approvers(decision: Any, thread: ThreadId, run: RunId, at: int) -> TicketMessage | None:
-    """The message by which approvers learn of a ticket's life."""
-    base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
-    match decision:
-        case TicketOpened():
-            details = msgspec.to_builtins(decision)
-            for call in details["calls"]:
-                call.pop("sealed", None)  # of use to the daemon only
-            return TicketMessage(event="opened", ticket=decision.ticket, state="pending", details=details, **base)
-        case TicketAnswered():
-            details = {"answer": msgspec.to_builtins(decision.answer)}
-            return TicketMessage(event="answered", ticket=decision.ticket, state=decision.state, details=details, **base)
-        case TicketClosed():
-            return TicketMessage(event="closed", ticket=decision.ticket, state=decision.state, **base)
-        case TicketNoted():
-            details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
-            return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
-    return None

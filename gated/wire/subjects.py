@@ -1,0 +1,56 @@
+"""The subjects of the bus contract, the stream, and who speaks on them. Identity is a token of the subject."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gated import ingress
+from gated.events import (
+    RunId,
+    Sender,
+    ThreadId,
+)
+
+PREFIX: Final = "gated"
+STREAM: Final = "GATED_IN"
+RE: Final = "Gated-Re"  # the `Nats-Msg-Id` of the message that is answered
+
+
+class Origin(NamedTuple):
+    """Who says something for which run: what the subject of an input means."""
+
+    thread: ThreadId
+    run: RunId
+    sender: Sender
+
+
+def in_subject(origin: Origin, prefix: str = PREFIX) -> str:
+    return f"{prefix}.in.{origin.thread}.{origin.run}.{origin.sender.role}.{origin.sender.name}"
+
+
+def out_subject(thread: ThreadId, run: RunId, agent: str, prefix: str = PREFIX) -> str:
+    return f"{prefix}.out.{thread}.{run}.agent.{agent}"
+
+
+def reply_subject(thread: ThreadId, run: RunId, sender: Sender, prefix: str = PREFIX) -> str:
+    """Where a person or a runner is told what became of its own message."""
+    return f"{prefix}.out.{thread}.{run}.{sender.role}.{sender.name}"
+
+
+def tickets_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
+    return f"{prefix}.tickets.{thread}.{run}"
+
+
+def events_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
+    return f"{prefix}.events.{thread}.{run}"
+
+
+def parse_in_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
+    """What an input's subject says, or None where it is not of the contract's form."""
+    parts = subject.split(".")
+    if len(parts) != 6 or parts[0] != prefix or parts[1] != "in":
+        return None
+    _, _, thread, run, role, name = parts
+    if role not in ("agent", "approver", "operator", "runner") or not all(map(ingress.is_id, (thread, run, name))):
+        return None
+    return Origin(ThreadId(thread), RunId(run), Sender(role, name))  # type: ignore[arg-type]
