@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,8 +30,10 @@ from gated.shell.log.sealing import EVERY
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.login import login
 from gated.shell.membership import new_name
+from gated.shell.metrics import MetricsError, parse_address
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.notify.settings import read_settings
+from gated.shell.observing import Observing
 from gated.shell.policies import read_policy
 from gated.shell.supervisor import Supervisor, worker_command
 from gated.shell.worker import worker
@@ -38,6 +41,10 @@ from gated.shell.worker import worker
 app = typer.Typer()
 
 Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
+MetricsAddress = Annotated[
+    str | None, typer.Option("--metrics", help="Answer Prometheus on this port or HOST:PORT.", metavar="ADDRESS")
+]
+Traces = Annotated[bool, typer.Option(help="Send a trace of every run by OpenTelemetry, as the `OTEL_…` variables say.")]
 Notify = Annotated[Path | None, typer.Option(help="Tell people of tickets as this file says (docs/notifications.md).")]
 CheckpointFile = Annotated[
     Path | None, typer.Option(help="Append each sealed checkpoint to this file; keep it elsewhere, and a cut log shows.")
@@ -68,6 +75,8 @@ def up(
     data: Data = Path(".gated"),
     port: Annotated[int, typer.Option(help="Port of the embedded bus; -1 takes a free one.")] = -1,
     notify: Notify = None,
+    metrics: MetricsAddress = None,
+    traces: Traces = False,
     checkpoint_file: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = EVERY,
     console: Annotated[bool, typer.Option(help="Serve the web console, as a process of its own.")] = True,
@@ -80,7 +89,15 @@ def up(
     copies = Copies(checkpoint_every, checkpoint_file)
     served = Served(console_port) if console else None
     custody = partial(open_custody, data.absolute() / "keys", copies, sign_verdicts=sign_verdicts)
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port, custody, served, notify))
+    watched = _observing(metrics, traces)
+    run_async(lambda: _up(policy.absolute(), data.absolute(), port, custody, served, notify, watched))
+
+
+def _observing(metrics: str | None, traces: bool) -> Observing:
+    try:
+        return Observing(None if metrics is None else parse_address(metrics), traces)
+    except MetricsError as error:
+        fail(str(error))
 
 
 class Served(NamedTuple):
@@ -89,7 +106,15 @@ class Served(NamedTuple):
     port: int | None
 
 
-async def _up(path: Path, data: Path, port: int, keys: Callable[[], Custody], served: Served | None, notify: Path | None) -> None:
+async def _up(
+    path: Path,
+    data: Path,
+    port: int,
+    keys: Callable[[], Custody],
+    served: Served | None,
+    notify: Path | None,
+    watched: Observing,
+) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
     channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
     custody = await anyio.to_thread.run_sync(keys)
@@ -101,7 +126,8 @@ async def _up(path: Path, data: Path, port: int, keys: Callable[[], Custody], se
         async with embedded_server(data / "bus", users, port) as server, anyio.create_task_group() as tasks:
             credentials = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
             cursor = data / "notify.json"
-            settings = Settings(server.bus.url, path, credentials, custody=custody, notify=channels, notify_cursor=cursor)
+            more = {"custody": custody, "notify": channels, "notify_cursor": cursor, "observing": watched}
+            settings = Settings(server.bus.url, path, credentials, **more)  # type: ignore[arg-type]
 
             async def watch_server() -> None:
                 status = await server.wait()
@@ -139,11 +165,18 @@ def serve(
         str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL of the NATS server or cluster; several with commas.")
     ] = "",
     user: Annotated[str, typer.Option(envvar="GATED_NATS_USER", help="User of the daemon.")] = "",
-    creds: Annotated[Path | None, typer.Option(help="A NATS credentials file.")] = None,
+    creds: Annotated[Path | None, typer.Option(help="A NATS credentials file (`.creds`), instead of user and password.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Certificate authority of the NATS server (PEM), instead of the system's.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The daemon's own certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, where the certificate's file does not hold it.")] = None,
     prefix: Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject.")] = wire.PREFIX,
     replicas: Annotated[int, typer.Option(help="Replicas of the streams, where they are made.")] = 1,
     keys: Annotated[Path | None, typer.Option(help="Folder of the keys; `LOG.keys` where it is not given.")] = None,
     notify: Notify = None,
+    metrics: MetricsAddress = None,
+    traces: Traces = False,
     checkpoint_file: CheckpointFile = None,
     checkpoint_every: CheckpointEvery = EVERY,
     checkpoint_subject: Annotated[
@@ -158,9 +191,9 @@ def serve(
 ) -> None:
     """Run the daemon on a NATS server of yours, or a worker of a cluster.
 
-    The password comes from GATED_NATS_PASSWORD or the file that GATED_NATS_PASSWORD_FILE names, never from an argument; with
-    GATED_NATS_CA the server's certificate must be of that authority. More workers, on this machine or others, only have to
-    be started with the same `--log nats:`.
+    The password comes from GATED_NATS_PASSWORD or the file that GATED_NATS_PASSWORD_FILE names, never from an argument. With
+    GATED_NATS_CA or --tls-ca the server's certificate must be of that authority. More workers, on this machine or others,
+    only have to be started with the same `--log nats:`.
     """
     configure_logging(json_lines=json_logs)
     cluster = log.startswith("nats:")
@@ -168,8 +201,11 @@ def serve(
         fail("several workers share a log on the bus: use `--log nats:`")
     if cluster and notify is not None:
         fail("a worker of a cluster sends no notifications: let `gated.tickets.>` be followed by one program that does")
+    if workers > 1 and metrics is not None:
+        fail("each worker needs a port of its own for its metrics: start the workers one by one")
     if name and not is_id(name):
         fail(f"`{name}` cannot be a worker's name: use 1-128 of A-Z a-z 0-9 _ -")
+    watched = _observing(metrics, traces)
     show = _print_checkpoint if checkpoint_stdout else None
     copies = Copies(checkpoint_every, checkpoint_file, show, checkpoint_subject)
     folder = keys or (CLUSTER_KEYS if cluster else keys_beside(Path(log)))
@@ -179,7 +215,9 @@ def serve(
         custody = await anyio.to_thread.run_sync(opened)  # before the workers, that all find the same keys
         if workers > 1:
             raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
-        told = login(nats_url if nats_url or log == "nats:" else log if cluster else "", user=user or None, creds=_text(creds))
+        url = nats_url if nats_url or log == "nats:" else log if cluster else ""
+        files = {"creds": _text(creds), "ca": _text(tls_ca), "cert": _text(tls_cert), "key": _text(tls_key)}
+        told = login(url, os.environ, user=user or None, **files)
         channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
         settings = Settings(
             told.url,
@@ -191,6 +229,7 @@ def serve(
             notify=channels,
             notify_cursor=Path(log).with_name(Path(log).name + ".notify.json"),
             partitions=partitions,
+            observing=watched,
         )
         await (_work(settings, name) if cluster else _serve(settings, Path(log), custody))
 
@@ -201,6 +240,9 @@ def serve(
             "--nats": nats_url or None,
             "--user": user or None,
             "--creds": creds,
+            "--tls-ca": tls_ca,
+            "--tls-cert": tls_cert,
+            "--tls-key": tls_key,
             "--prefix": prefix,
             "--replicas": replicas,
             "--partitions": partitions,
@@ -209,7 +251,7 @@ def serve(
             "--checkpoint-every": checkpoint_every,
             "--checkpoint-subject": checkpoint_subject,
         }
-        flags = {"--checkpoint-stdout": checkpoint_stdout, "--json-logs": json_logs}
+        flags = {"--checkpoint-stdout": checkpoint_stdout, "--json-logs": json_logs, "--traces": traces}
         return worker_command(options, [flag for flag, given in flags.items() if given])
 
     run_async(work)

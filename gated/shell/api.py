@@ -61,6 +61,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
     async def runs_show(asked: dict[str, Any]) -> Any:
         thread, run = _id(asked, "thread"), _id(asked, "run")
         state = await runs.look(ThreadId(thread))
+        runs.telemetry.looked(ThreadId(thread))
         found = state.runs.get(RunId(run))
         if found is None:
             raise ApiError(f"there is no run `{run}` on thread `{thread}`")
@@ -104,6 +105,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
     async def log_thread(asked: dict[str, Any]) -> Any:
         """Records of a thread behind the number `after`."""
         found, after = _Page(), _number(asked, "after")
+        runs.telemetry.looked(ThreadId(_id(asked, "thread")))
         async for record in runs.log.read(ThreadId(_id(asked, "thread")), after):
             if not found.takes(_stored(record)):
                 break

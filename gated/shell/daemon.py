@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,8 +33,10 @@ from gated.shell.custody import Custody, publish_copies
 from gated.shell.detectors.judge import judge_of
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import EventLog, Sealed
-from gated.shell.notify.notifier import Cursor, Notifier
+from gated.shell.metrics import Gauges
+from gated.shell.notify.notifier import Counts, Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings
+from gated.shell.observing import Observing, observed
 from gated.shell.policies import read_policy
 from gated.shell.runs import Decide, Runs
 from gated.shell.said import Outlet, Said
@@ -57,6 +60,7 @@ class Settings(Struct, frozen=True):
     notify: NotifySettings | None = None
     notify_cursor: Path = Path("notify.json")
     partitions: int = 64
+    observing: Observing = Observing()
 
 
 class Daemon:
@@ -64,6 +68,7 @@ class Daemon:
 
     def __init__(self, runs: Runs, receiver: bus.Bus, settings: Settings, scorer: Scorer, notifier: Notifier | None) -> None:
         self.runs, self.receiver, self.settings, self.scorer, self.notifier = runs, receiver, settings, scorer, notifier
+        self.metrics_port: int | None = None
         self._stopping = anyio.Event()
 
     def stop(self) -> None:
@@ -71,6 +76,9 @@ class Daemon:
 
     async def wait_stopping(self) -> None:
         await self._stopping.wait()
+
+    def notices(self) -> Counts | None:
+        return None if self.notifier is None else self.notifier.counts
 
     async def reload(self) -> bool:
         """Read the policy again; a broken one changes nothing. True where another policy holds now."""
@@ -111,9 +119,11 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
             if made.notifier is not None:
                 tasks.start_soon(_in_scope, notifying, made.notifier.run_on)
             service = await api.serve(client, made.runs, settings.prefix)
-            log.info("ready", policy=policy.digest, agents=len(policy.agents))
             try:
-                yield made
+                gauges = partial(_gauges, made.runs)
+                with observed(settings.observing, made.runs.telemetry, gauges, made.notices) as made.metrics_port:
+                    log.info("ready", policy=policy.digest, agents=len(policy.agents))
+                    yield made
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(DRAIN_SECONDS):
                     await made.receiver.stop()
@@ -157,6 +167,12 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide, signer)
     holder.append(bus.Bus(client, runs.take, runs.room))
     return Daemon(runs, holder[0], settings, scorer, _notifier(settings, event_log, runs, client))
+
+
+def _gauges(runs: Runs) -> Gauges:
+    health = runs.health
+    waiting, threads = health.waiting, health.threads
+    return Gauges(waiting, threads, len(runs.open_tickets), health.records, bool(health.why), bool(health.reload_failed))
 
 
 def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: Client) -> Notifier | None:

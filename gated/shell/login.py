@@ -7,12 +7,12 @@
 | `GATED_NATS_PASSWORD`, `GATED_NATS_PASSWORD_FILE` | its password, or the file that holds it |
 | `GATED_NATS_CREDS` | a NATS credentials file, instead of user and password |
 | `GATED_NATS_CA` | the certificate authority of the server, where the system does not know it |
+| `GATED_NATS_CERT`, `GATED_NATS_KEY` | the program's own certificate, and its key where the certificate's file does not hold it |
 """
 
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from gated.shell.bus import BusError
 from gated.shell.nats_config import inbox_prefix
+from gated.shell.nats_login import client_context, credentials_file
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 
@@ -33,6 +34,8 @@ class Login(Struct, frozen=True):
     password: str = ""
     creds: str = ""
     ca: str = ""
+    cert: str = ""
+    key: str = ""
 
     @property
     def credentials(self) -> dict[str, Any]:
@@ -40,19 +43,17 @@ class Login(Struct, frozen=True):
         role, _, name = self.user.partition(":")
         made: dict[str, Any] = {"inbox_prefix": inbox_prefix(role or "daemon", name)}
         if self.creds:
-            made["user_credentials"] = self.creds
+            made |= credentials_file(Path(self.creds))
         elif self.user:
             made |= {"user": self.user, "password": self.password}
-        if self.ca:
-            made["tls"] = _context(self.ca)
-        return made
+        tls = client_context(*(Path(file) if file else None for file in (self.ca, self.cert, self.key)))
+        return made if tls is None else {**made, "tls": tls}
 
 
 def login(url: str = "", environment: Mapping[str, str] = os.environ, **told: str | None) -> Login:
     """What was told, and for the rest the environment. Raises `BusError` for files that cannot be read."""
-    fields = {
-        name: told.get(name) or environment.get(f"GATED_NATS_{name.upper()}", "") for name in ("user", "password", "creds", "ca")
-    }
+    names = ("user", "password", "creds", "ca", "cert", "key")
+    fields = {name: told.get(name) or environment.get(f"GATED_NATS_{name.upper()}", "") for name in names}
     file = environment.get("GATED_NATS_PASSWORD_FILE", "")
     if file and not fields["password"]:
         fields["password"] = _secret(file)
@@ -64,10 +65,3 @@ def _secret(file: str) -> str:
         return Path(file).read_text().strip()
     except OSError as error:
         raise BusError(f"cannot read the password in `{file}` (GATED_NATS_PASSWORD_FILE): {error.strerror}") from error
-
-
-def _context(ca: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except OSError as error:  # ssl.SSLError is one
-        raise BusError(f"cannot read the certificate authority `{ca}` (GATED_NATS_CA): {error}") from error

@@ -32,6 +32,7 @@ from gated.shell.log.jetstream_streams import GROUP, Names, Shape
 from gated.shell.runs import Decide, Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
+from gated.shell.telemetry import Telemetry
 
 LOOK: Final = 1.0  # seconds between looks of who waits for a partition
 PULL_LOOKS: Final = 5  # looks that a waiting pull lasts
@@ -57,6 +58,8 @@ class Place(NamedTuple):
 
 class Host(Protocol):
     """What a partition asks of its worker."""
+
+    telemetry: Telemetry
 
     def policy(self) -> Policy: ...
 
@@ -200,6 +203,7 @@ class Partition:
 
         outlet = Outlet(publish, acknowledge, self.place.names.prefix, tells_time=True)
         runs = Runs(event_log, self.host.policy(), outlet, self.place.vault, self.place.scorer, self.place.decide)
+        runs.telemetry = self.host.telemetry
         bus = Bus(self.place.client, lambda item: take(runs, item), runs.room, source)
         holder.append(bus)
         self.runs, self.bus = runs, bus

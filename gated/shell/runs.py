@@ -10,6 +10,7 @@ again for ever: until then no verdict leaves, the queue fills, and no more input
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -39,6 +40,7 @@ from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
 from gated.shell.said import TIMER, Batch, Due, Health, Outlet, Said, Settled
 from gated.shell.scoring import About, Scorer
+from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
 from gated.shell.timers import Timers
 from gated.shell.verdict_tokens import VerdictSigner
@@ -76,6 +78,7 @@ class Runs:
         self.timers = Timers(outlet, self.say)
         self.threads = Threads(event_log, policy, vault, self.timers.loaded)
         self.answering = Answering(event_log, outlet, self.threads, self.health, vault, signer)
+        self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
         self._vault = vault
         self._scorer = scorer
         self._held: Held[Said] = Held()
@@ -243,6 +246,7 @@ class Runs:
                 faults.point("appended")
                 for item in batch:
                     await self.answering.answer(item)
+                    self._count(item)
                 for item in batch:
                     if item.said.ack is not None:
                         await self.outlet.acknowledge(item.said.ack)
@@ -250,6 +254,12 @@ class Runs:
                 changed = {item.said.thread for item in batch if item.record is not None}
                 await self.threads.settle_down(changed, self._is_busy)
                 self.health.threads = len(self.threads.states)
+
+    def _count(self, item: Settled) -> None:
+        """What was durable and answered, for whoever watches the gate."""
+        if item.record is not None:
+            seconds = time.time() - item.said.at / 1e6 if item.said.position else None
+            self.telemetry.heard(item.record, item.decisions, item.agent, seconds)
 
     async def _append(self, records: list[Record], dues: list[Due]) -> None:
         """Make the records durable, however long it takes. Raises `LogConflict` where another writer was here."""

@@ -38,6 +38,8 @@ from gated.shell.log.jetstream_reader import JetStreamReader
 from gated.shell.log.jetstream_streams import Names, ensure_streams
 from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
+from gated.shell.metrics import Gauges
+from gated.shell.observing import observed
 from gated.shell.partition import Partition, Place
 from gated.shell.policies import read_policy
 from gated.shell.runs import Runs
@@ -63,6 +65,7 @@ class Worker:
         outlet = Outlet(_nowhere, _nowhere, settings.prefix, tells_time=True)
         self.view = Runs(reader, policy, outlet, place.vault)  # type: ignore[arg-type]
         self.writer = JetStreamLog(place.api, place.names, place.shape.partitions, place.worker, single=False)
+        self.telemetry = self.view.telemetry  # one for all partitions that are here
         self._policy = policy
         self._shares: set[int] = set()
         self._changed = anyio.Event()
@@ -74,6 +77,18 @@ class Worker:
 
     async def wait_stopping(self) -> None:
         await self._stopping.wait()
+
+    def gauges(self) -> Gauges:
+        """What is here, summed over the partitions that are."""
+        here = [partition.runs for partition in self.partitions if partition.runs is not None]
+        return Gauges(
+            waiting=sum(runs.health.waiting for runs in here),
+            threads=sum(runs.health.threads for runs in here),
+            open_tickets=self.telemetry.open,
+            records=sum(runs.health.records for runs in here),
+            log_unavailable=any(runs.health.why for runs in here),
+            reload_failed=bool(self.view.health.reload_failed),
+        )
 
     # --- what partitions ask -----------------------------------------------------------------------------------------
 
@@ -265,7 +280,8 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                 tasks.start_soon(partition.hold)
             log.info("ready", worker=name, policy=policy.digest, partitions=shape.partitions, replicas=shape.replicas)
             try:
-                yield made
+                with observed(settings.observing, made.telemetry, made.gauges):
+                    yield made
             finally:
                 with anyio.CancelScope(shield=True):
                     seals = made.partitions[0].runs is not None

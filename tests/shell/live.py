@@ -109,7 +109,7 @@ def write_policy(folder: Path, text: str = POLICY) -> Path:
 
 @asynccontextmanager
 async def daemon_on(
-    bus: Bus, folder: Path, notify: NotifySettings | None = None, *, sign_verdicts: bool = False
+    bus: Bus, folder: Path, notify: NotifySettings | None = None, *, sign_verdicts: bool = False, **more: Any
 ) -> AsyncIterator[Live]:
     """A daemon in this process on a server, with the policy and the log of a folder."""
     path = folder / "policy.yaml"
@@ -118,7 +118,9 @@ async def daemon_on(
     event_log = await open_for_writing(folder / "log.db", custody.sealing)
     try:
         cursor = folder / "notify.json"
-        settings = Settings(bus.url, path, bus.credentials("daemon"), custody=custody, notify=notify, notify_cursor=cursor)
+        settings = Settings(
+            bus.url, path, bus.credentials("daemon"), custody=custody, notify=notify, notify_cursor=cursor, **more
+        )
         async with daemon(settings, event_log, read_policy(path)) as made:
             yield Live(bus, made, folder / "log.db")
     finally:
