@@ -16,7 +16,7 @@ from gated.core import pipeline, remembering, waiting
 from gated.core.call import Call
 from gated.core.fold import ancestors
 from gated.core.order import engine
-from gated.core.order.machines import NOTHING_TOUCHED, Touched
+from gated.core.order.touching import NOTHING_TOUCHED, Touched
 from gated.core.policy import Policy, Profile
 from gated.core.scope import Scope
 from gated.core.stages import breaker, ceilings, semantic

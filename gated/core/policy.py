@@ -19,8 +19,9 @@ from gated.core import approval_rules
 from gated.core.barriers.entries import DcbfEntry
 from gated.core.barriers.own import Functions
 from gated.core.barriers.standard import DEFAULT_OUTBOUND
-from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, MachineSet, compile_machine
+from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, compile_machine
 from gated.core.order.patterns import compile_pattern
+from gated.core.order.touching import MachineSet
 from gated.core.redaction.redactor import RedactEntry, Redactor, compile_redactor
 from gated.core.scope import DataScope, Resources, compile_scope, undeclared
 from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege, semantic

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core.fold import apply
-from gated.core.order.machines import Touched
+from gated.core.order.touching import Touched
 from gated.core.policy import Policy, Profile
 from gated.core.redaction.cover import Cover, keys
 from gated.core.redaction.vault import Unreadable, Vault

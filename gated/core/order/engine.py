@@ -15,21 +15,11 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.order.machines import (
-    MAX_KEY_BYTES,
-    STAGE,
-    STRICTNESS,
-    Action,
-    Idle,
-    Machine,
-    MachineSet,
-    Touched,
-    Transition,
-    default_reason,
-)
+from gated.core.order.machines import STAGE, STRICTNESS, Action, Machine, Transition, default_reason
 from gated.core.order.possible import possible_states
 from gated.core.order.state import Instance, OrderState, Violation, slot_of
 from gated.core.order.templates import escape_text
+from gated.core.order.touching import MAX_KEY_BYTES, Idle, MachineSet, Touched
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
 
 NO_INSTANCES: Final[Map[str, Instance]] = Map()

@@ -10,8 +10,9 @@ import msgspec
 
 from gated.core.order import engine
 from gated.core.order.engine import Settlement
-from gated.core.order.machines import Machine, MachineEntry, MachineSet, compile_machine
+from gated.core.order.machines import Machine, MachineEntry, compile_machine
 from gated.core.order.state import OrderState
+from gated.core.order.touching import MachineSet
 from gated.events import CallId, Finding, RunId, Status, Touch
 
 R1, R2 = RunId("r1"), RunId("r2")

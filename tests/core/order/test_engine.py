@@ -8,8 +8,8 @@ import pytest
 
 from core.order.harness import R1, R2, READ_BEFORE_WRITE, Thread, machine, said, step
 from gated.core.order import engine
-from gated.core.order.machines import MachineSet
 from gated.core.order.state import MAX_ISSUED, MAX_VIOLATIONS
+from gated.core.order.touching import MachineSet
 from gated.events import CallId, Move, Reminder, RunId, Touch
 
 A, B = {"file_path": "a"}, {"file_path": "b"}

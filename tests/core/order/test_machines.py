@@ -8,14 +8,8 @@ import msgspec
 import pytest
 
 from core.order.harness import READ_BEFORE_WRITE, machine, step
-from gated.core.order.machines import (
-    NOTHING_TOUCHED,
-    Continuation,
-    MachineEntry,
-    MachineError,
-    MachineSet,
-    compile_machine,
-)
+from gated.core.order.machines import Continuation, MachineEntry, MachineError, compile_machine
+from gated.core.order.touching import NOTHING_TOUCHED, MachineSet
 from gated.events import Touch
 
 MINIMAL: dict[str, Any] = {"name": "m", "initial": "s", "transitions": [{"on": "T", "from": "s", "to": "t"}]}
