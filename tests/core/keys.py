@@ -85,6 +85,10 @@ class Game:
         call, _, more = rest.partition(" ")
         self._hear(self.acts.resolve(call, person, **json.loads(more or "{}")))
 
+    def _link(self, path: str, target: str) -> None:
+        """A symbolic link on the game's disk."""
+        self.world.links = {**self.world.links, path: target}
+
     def _wait(self, duration: str) -> None:
         self._hear(self.world.advance(parse_duration(duration), fire=True))
 

@@ -128,7 +128,7 @@ VERDICTS: Final[dict[Key, Row]] = {
     ("DataScope", "resolve"): (
         policy(scope="{allowed_paths: [/w], resolve: true}"),
         policy(scope="{allowed_paths: [/w]}"),
-        ['T {"p": "/w/x"}'],
+        [":link /w/x /etc/x", 'T {"p": "/w/x"}'],
     ),
     # --- budgets
     ("BudgetEntry", "max_cost_usd"): (policy("resource_budget: {max_cost_usd: 1}"), policy(), ['T {"$cost": 2}']),
