@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "tickets": "tickets",
     "cluster": "cluster",
     "hook": "hook",
+    "mcp": "mcp",
     "console": "console",
     "users": "users",
     "log": "logs",

@@ -1,0 +1,100 @@
+"""`gated mcp`: the gate before an MCP server on standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from gated.cli.output import CANNOT, fail, run_async
+from gated.client import Run, connect
+from gated.client.adapters.mcp_stdio import LINE, Message, Proxy
+
+app = typer.Typer()
+
+STOP_SECONDS = 5.0  # for a server whose input has ended
+
+
+@app.command(
+    "mcp",
+    epilog="Example: gated mcp --agent coder --prefix mcp__files__ -- npx -y @modelcontextprotocol/server-filesystem /workspace",
+)
+def mcp(
+    command: Annotated[list[str], typer.Argument(help="The server's command, after `--`.", metavar="COMMAND…")],
+    agent: Annotated[str, typer.Option(help="The agent of the policy that the host is.")],
+    prefix: Annotated[str, typer.Option(help="Stands before each tool's name in the policy.")] = "",
+    task: Annotated[str | None, typer.Option(help="What the run is for.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for people; 0: the model is told that the call waits.")] = 0,
+    data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
+    nats: Annotated[str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead.")] = None,
+) -> None:
+    """Start an MCP server behind the gate: hosts use this command in the place of the server's own. A session is a run."""
+    environment = {key: os.environ.get(f"GATED_NATS_{key.upper()}") for key in ("user", "password")}
+    given: dict[str, Any] = {key: value for key, value in environment.items() if value is not None} if nats else {}
+
+    async def work() -> int:
+        async with connect(nats, agent=agent, data=data, **given) as gate, gate.run(task=task) as run:
+            return await _between(run, command, prefix, wait)
+
+    raise typer.Exit(run_async(work))
+
+
+async def _between(run: Run, command: list[str], prefix: str, wait: float) -> int:
+    try:
+        server = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE)
+    except OSError as error:
+        fail(f"cannot start `{command[0]}`: {error.strerror}", CANNOT)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    host = await _standard_input()
+    lock = asyncio.Lock()
+    to_server = server.stdin
+
+    async def tell_host(message: Message) -> None:
+        async with lock:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    async def tell_server(message: Message) -> None:
+        to_server.write(json.dumps(message).encode() + b"\n")
+        await to_server.drain()
+
+    proxy = Proxy(run, tell_host, tell_server, prefix=prefix, wait=wait or False)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_pump_host, host, proxy, to_server)
+            while line := await server.stdout.readline():
+                await proxy.from_server(line)
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await proxy.ended("the session ended before the tool did")
+            await _stop(server)
+    return server.returncode or 0
+
+
+async def _pump_host(host: asyncio.StreamReader, proxy: Proxy, to_server: asyncio.StreamWriter) -> None:
+    while line := await host.readline():
+        await proxy.from_host(line)
+    to_server.close()
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=LINE)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+async def _stop(server: Process) -> None:
+    with anyio.move_on_after(STOP_SECONDS):
+        await server.wait()
+        return
+    server.kill()
+    await server.wait()
