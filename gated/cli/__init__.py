@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "log": "logs",
     "replay": "logs",
     "verify": "verify",
+    "what-if": "whatif",
     "stats": "stats",
     "notify": "notify",
     "policy": "policy",

@@ -88,6 +88,13 @@ class Cover:
             self.places.append(place(where))
         return made
 
+    def score(self, reason: str, detector: str, index: int) -> str:
+        """Why a detector gave its score, which may quote what it looked at."""
+        made = self.text(reason)
+        if made != reason:
+            self.places.append(place(("calls", index, "scores", detector)))
+        return made
+
     # --- texts made of values ----------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
@@ -158,7 +165,7 @@ def _is_clear(said: Observation, redactor: Redactor) -> bool:
     """The usual intent and outcome: nothing in them may have to be taken out."""
     if isinstance(said, IntentsReceived):
         for wanted in said.calls:  # half the price of any() over a generator
-            if wanted.why is not None or redactor.suspects(wanted.args):
+            if wanted.why is not None or wanted.scores or redactor.suspects(wanted.args):
                 return False
         return True
     if isinstance(said, OutcomeReported):
@@ -197,6 +204,9 @@ def _intents(said: IntentsReceived, redactor: Redactor, vault: Vault, cover: Cov
             if args is not wanted.args:
                 decided[index] = replace(wanted, args_sha256=vault.args_digest(wanted.tool, wanted.args))
                 recorded[index] = replace(decided[index], args=args, links=_links(wanted.links, cover))
+            if wanted.scores:
+                scores = {name: replace(s, reason=cover.score(s.reason, name, index)) for name, s in wanted.scores.items()}
+                recorded[index] = replace(recorded[index], scores=scores)
         elif wanted.why is not None:
             decided[index] = recorded[index] = replace(wanted, why=cover.words(wanted.why, ("calls", index, "why")))
     if not cover.places:

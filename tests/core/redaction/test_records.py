@@ -29,6 +29,7 @@ from gated.events import (
     ResolutionReceived,
     RunId,
     RunStarted,
+    Score,
     Sender,
     ThreadId,
     TicketId,
@@ -249,6 +250,16 @@ def test_outcomes_tasks_notes_and_reasons() -> None:
     assert "@y.example" not in gate.text()
     assert "45 6789" not in gate.text()
     assert gate.state.runs[RunId("r")].task is not None
+    gate.restart()
+
+
+def test_why_a_detector_gave_its_score() -> None:
+    gate = Gate()
+    scores = {"judge": Score(500_000, "it writes to ana@x.example, and to kim@z.example")}
+    gate.say(IntentsReceived(AGENT, (Wanted(CallId("c1"), "look", {"to": "ana@x.example"}, scores=scores),)))
+    gate.say(IntentsReceived(AGENT, (Wanted(CallId("c2"), "look", {"to": "kim"}, scores=scores),)))
+    assert "@x.example" not in gate.text()
+    assert "@z.example" not in gate.text()
     gate.restart()
 
 

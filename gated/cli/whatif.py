@@ -1,0 +1,90 @@
+"""`gated what-if`: a log under another policy: which verdicts would have been others."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gated.cli.logs import progressed
+from gated.cli.output import NO, Json, LogPath, run_async, say, say_json, table
+from gated.core.whatif import Compared, Tally, WhatIf
+from gated.shell.log.open import open_log
+from gated.shell.policies import read_policy
+
+app = typer.Typer()
+
+LISTED = 10_000  # verdicts that are not as recorded, in the JSON
+SHOWN = 50  # in the table
+
+
+class FailOn(StrEnum):
+    flips = "flips"
+    void = "void"
+    not_replayable = "not-replayable"
+
+
+@app.command("what-if", epilog="Example: gated what-if .gated/log.db --policy new.yaml --fail-on flips")
+def what_if(
+    log: LogPath,
+    policy: Annotated[Path, typer.Option("--policy", "-p", help="The policy on trial: a file, or a folder of them.")],
+    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    fail_on: Annotated[
+        list[FailOn] | None, typer.Option("--fail-on", help="Exit status 1 where there is one of these; may be given again.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Decide every recorded call under another policy, on the history as it was: unchanged, flipped, or not replayable.
+
+    Approvals that would not hold are void. A call is not replayable where a rule of the policy would have to read what was
+    redacted. Nothing is written.
+    """
+
+    async def work() -> tuple[Tally, list[Compared]]:
+        whatif, tally, changed = WhatIf(read_policy(policy)), Tally(), list[Compared]()
+        async with open_log(log) as opened:
+            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
+            async for _, record in progressed(opened, "deciding"):
+                if threads is not None and record.thread not in threads:
+                    continue
+                for found in whatif.feed(record):
+                    if run is None or found.run == run:
+                        tally.add(found)
+                        if found.outcome != "unchanged" and len(changed) < LISTED:
+                            changed.append(found)
+        return tally, changed
+
+    tally, changed = run_async(work)
+    if json_:
+        say_json({"ok": not (tally.flipped or tally.void), **_counts(tally), "verdicts": changed})
+    else:
+        _print(tally, changed)
+    counts = {FailOn.flips: tally.flipped, FailOn.void: tally.void, FailOn.not_replayable: tally.not_replayable}
+    if any(counts[kind] for kind in fail_on or ()):
+        raise typer.Exit(NO)
+
+
+def _counts(tally: Tally) -> dict[str, int]:
+    return {name: getattr(tally, name) for name in tally.__struct_fields__}
+
+
+def _print(tally: Tally, changed: list[Compared]) -> None:
+    say(
+        f"{tally.unchanged} verdicts [green]unchanged[/], {tally.flipped} [red]flipped[/], "
+        f"{tally.void} approvals [red]void[/], {tally.not_replayable} [yellow]not replayable[/]"
+    )
+    if not changed:
+        return
+    table(("run", "call", "tool", "what", "recorded", "would be", "why"), map(_row, changed[:SHOWN]))
+    total = tally.flipped + tally.void + tally.not_replayable
+    if total > SHOWN:
+        say(f"and {total - SHOWN} more: see --json")
+
+
+def _row(found: Compared) -> tuple[object, ...]:
+    derived = found.derived
+    would = found.outcome.replace("_", " ") if derived is None else derived.decision
+    why = found.why or ("" if derived is None else f"{derived.code or ''} {derived.reason or ''}".strip())
+    return found.run, found.call[:16], found.tool, found.what, found.recorded.decision, would, why[:90]
