@@ -19,7 +19,7 @@ from typing import Any
 import nats
 from nats.aio.msg import Msg
 
-from benchmarks import approvals, core
+from benchmarks import approvals, core, detectors
 
 ROOT = Path(__file__).parents[1]
 
@@ -133,6 +133,7 @@ def main() -> None:
     chosen = parser.parse_args()
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
     found |= core.measure()
+    found |= detectors.measure()
     if not chosen.core:
         found |= gate("gate", chosen.seconds, chosen.uvloop)
         found |= approve(chosen.seconds, chosen.uvloop)

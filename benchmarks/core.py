@@ -15,7 +15,7 @@ from gated.core.redaction.vault import Vault
 from gated.core.replay import Replayer
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import CallId, IntentsReceived, OutcomeReported, Record, RunId, RunStarted, Sender, ThreadId, Wanted
+from gated.events import CallId, IntentsReceived, OutcomeReported, Record, RunId, RunStarted, Score, Sender, ThreadId, Wanted
 
 BY = Sender("agent", "a")
 
@@ -54,7 +54,9 @@ def contracts(count: int, applying: int) -> str:
     return PLAIN + "\n".join(lines) + "\n"
 
 
-def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tuple[list[float], list[Record], ThreadState]:
+def play(
+    policy: Policy, calls: int, *, files: int = 0, thread: str = "t", scores: dict[str, Score] | None = None
+) -> tuple[list[float], list[Record], ThreadState]:
     """µs of each decision of a run that reports every outcome, its records, and the final state.
 
     CPU time of the process; intent in, record out.
@@ -65,7 +67,7 @@ def play(policy: Policy, calls: int, *, files: int = 0, thread: str = "t") -> tu
     state = opened
     for number in range(calls):
         call = CallId(f"c{number}")
-        wanted = Wanted(call, "search", {"query": f"late orders {number}"})
+        wanted = Wanted(call, "search", {"query": f"late orders {number}"}, scores=scores)
         if files:
             wanted = Wanted(call, "Read", {"file_path": f"src/f{number % files}.py"})
         intent = IntentsReceived(BY, (wanted,), nesting="explicit")

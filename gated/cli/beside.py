@@ -14,6 +14,7 @@ import anyio
 import structlog
 from watchfiles import awatch
 
+from gated import ingress, wire
 from gated.console.people import People, PeopleError
 from gated.core.approval_rules import people_of
 from gated.core.policy import Policy
@@ -44,7 +45,15 @@ def bus_users(policy: Policy, people: People) -> list[tuple[UserRole, str]]:
         log.error("the file of users cannot be read", error=str(error))
         known = set()
     users += [("approver", name) for name in sorted(people_of(policy.approvals) | known | {"local"})]
+    users += [("judge", name) for name in _judges(policy)]
     return [*users, ("operator", "local"), ("auditor", "local"), ("console", "")]
+
+
+def _judges(policy: Policy) -> list[str]:
+    """The judge whom the policy asks over the bus, where it listens as the permissions provide for."""
+    judge = None if policy.semantic is None else policy.semantic.judge
+    name = "" if judge is None or judge.nats is None else judge.nats.removeprefix(f"{wire.PREFIX}.judge.")
+    return [name] if ingress.is_id(name) else []
 
 
 async def keep_users(server: Server, path: Path, people: People, stopped: anyio.Event) -> None:

@@ -52,6 +52,10 @@ def _dcbf(rules: str) -> list[tuple[str, str]]:
     return [("    owner", f"    dcbf: {rules}\n    owner")]
 
 
+def _semantic(rules: str) -> list[tuple[str, str]]:
+    return [("version: 1", f"version: 1\nsemantic: {rules}")]
+
+
 # (what is written instead of what, the line, the level, words of the message)
 FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
     "no agents": ([(CLEAN, "version: 1\n")], 1, "warning", "there are no agents"),
@@ -260,6 +264,32 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "nothing in the policy asks",
     ),
+    "nothing sensitive": (_semantic("{exfiltration: {}}"), 2, "warning", "no tool is `sensitive`"),
+    "sensitive for nobody": (
+        [("  pay: {resources:", "  pay: {sensitive: true, resources:")],
+        13,
+        "warning",
+        "decides nothing without `semantic",
+    ),
+    "detector that never acts": (
+        _semantic("{secrets: {thresholds: {ask: never, deny: never}}}"),
+        2,
+        "warning",
+        "neither asks nor denies",
+    ),
+    "detector of other tools": (
+        _semantic('{secrets: {tools: ["mail*"]}}'),
+        2,
+        "warning",
+        "no agent may call what `mail*` matches",
+    ),
+    "detectors that nobody asks": (
+        [*_semantic("{secrets: {}}"), ("    owner", "    checks: [privilege, dcbf]\n    owner")],
+        2,
+        "warning",
+        "no detector is asked",
+    ),
+    "judge out of reach": (_semantic("{judge: {nats: judges.mine}}"), 2, "advice", "add `judges.mine` to its user"),
 }
 
 
