@@ -1,0 +1,41 @@
+"""The pages on stages are true: their policies load, their scenarios hold."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gated import canonical
+from gated.core.policy import load_text
+from gated.core.scenario import run_document
+from gated.documents import parse_document
+
+DOCS = Path(__file__).parents[2] / "docs"
+AGENTS = 'agents:\n  a: {allowed_tools: ["*"], checks: [privilege, semantic], data_scope: any}\n'
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```$", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_semantic_page() -> None:
+    policy, scenarios = blocks("semantic.md")
+    whole = load_text(f"version: 1\n{policy}{AGENTS}", "docs/semantic.md")
+    assert whole.semantic is not None
+    assert [detector.name for detector in whole.semantic.detectors] == ["secrets", "exfiltration", "injection", "drift", "judge"]
+    own = {"version": 1, "semantic": {"secrets": {}, "injection": {}}, "tools": {"post": {"outbound": True}}}
+    document = {"policy": {**own, **yaml.safe_load(AGENTS)}, **yaml.safe_load(scenarios)}
+    results = list(
+        run_document(parse_document(canonical.encode(document), file="docs/semantic.json"), lambda name: pytest.fail(name))
+    )
+    assert [(result.scenario, result.failures) for result in results] == [("a key does not leave", ())]
+
+
+def test_the_breaker_page() -> None:
+    (policy,) = blocks("breaker.md")
+    whole = load_text("version: 1\n" + policy, "docs/breaker.md")
+    rules = {str(name): profile.breaker.rule("fetch") for name, profile in whole.agents.items()}
+    assert rules["batch"] is None
+    assert rules["patient"] is not None
+    assert rules["patient"].failures == 20
