@@ -152,7 +152,8 @@ def _story(body: Body) -> list[str]:
             case RunAnswered():
                 lines.append(f"{decision.status} {escape(decision.message)}")
             case RunEnded():
-                lines.append(f"ended: {decision.status} {escape(decision.reason)}")
+                note = "  [yellow]ungrounded[/]: none of the calls that its policy calls grounding" if decision.ungrounded else ""
+                lines.append(f"ended: {decision.status} {escape(decision.reason)}{note}")
             case TicketAnswered():
                 lines.append(f"ticket {decision.ticket} {decision.answer.decision} by {decision.answer.by}: {decision.state}")
             case TicketClosed():

@@ -101,7 +101,8 @@ def _entry(body: Body, decision: Any, asked: dict[Any, dict[str, Any]]) -> Entry
         case UngatedExecution():
             return made("deny", "ran ungated", "", f"an outcome ({decision.status}) without an allow verdict", call=decision.call)
         case RunEnded():
-            return made("run", decision.status, "", decision.reason)
+            note = "ungrounded: none of the calls that its policy calls grounding" if decision.ungrounded else ""
+            return made("run", decision.status, "", decision.reason or note)
         case RunAnswered():
             return made("run", decision.status, "", decision.message)
         case TicketAnswered() | TicketClosed() | TicketNoted():

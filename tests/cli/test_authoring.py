@@ -223,3 +223,17 @@ def test_init_asks_again_where_an_answer_makes_no_sense(tmp_path: Path) -> None:
 def test_init_by_its_defaults(tmp_path: Path) -> None:
     assert gated("policy", "init", tmp_path, given="\n" * 12)[0] == 0
     assert sound(tmp_path)
+
+
+# --- what the ceilings show ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_finished_without_grounding_says_so(tmp_path: Path) -> None:
+    policy = "version: 1\nagents: {a: {allowed_tools: [T, Q], data_scope: any, grounding: [Q]}}\n"
+    for tool, shown in (("T", True), ("Q", False)):
+        acts = Acts(policy)
+        acts.run(tool)
+        acts.finish()
+        folder = tmp_path / tool
+        folder.mkdir()
+        assert ("ungrounded" in gated("runs", "show", written(acts, folder), "r1")[1]) is shown
