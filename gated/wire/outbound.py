@@ -154,12 +154,7 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
             return verdict(decision, policy, seq, at)
         case CallRefused():
             return Refusal(
-                code=decision.code,
-                reason=decision.reason,
-                call=decision.call,
-                ticket=decision.ticket,
-                seq=seq,
-                at=rfc3339(at),
+                code=decision.code, reason=decision.reason, call=decision.call, ticket=decision.ticket, seq=seq, at=rfc3339(at)
             )
         case CallSettled():
             return ReminderMessage(

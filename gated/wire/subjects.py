@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gated import ingress
-from gated.events import (
-    RunId,
-    Sender,
-    ThreadId,
-)
+from gated.events import RunId, Sender, ThreadId
 
 PREFIX: Final = "gated"
 STREAM: Final = "GATED_IN"

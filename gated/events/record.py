@@ -1,0 +1,75 @@
+"""One observation and its decisions, sealed for the log."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from gated.events.decisions import Decision
+from gated.events.ids import RunId, ThreadId
+from gated.events.observations import Observation
+
+VERSION: Final = 1
+GENESIS: Final = "0" * 64
+
+
+class Body(Struct, frozen=True):
+    """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags.
+
+    `redacted` are the places of the observation that were taken out before it was recorded; absent where that is none.
+    """
+
+    v: int
+    thread: ThreadId
+    run: RunId
+    seq: int
+    at: int
+    kind: str
+    observation: Observation
+    decisions: tuple[Decision, ...]
+    policy: str
+    prev: str
+    flags: tuple[int, ...] = ()
+    input: int = 0  # position of the input in the bus's stream: what comes again at or below it was handled
+    redacted: tuple[str, ...] | UnsetType = UNSET
+
+
+class Record(Struct, frozen=True):
+    """A sealed record: `body` is the stored and hashed JSON, `hash` its SHA-256 in hex, `prev` the hash before it."""
+
+    thread: ThreadId
+    run: RunId
+    seq: int
+    at: int
+    kind: str
+    prev: str
+    hash: str
+    body: bytes
+
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_DECODER: Final = msgspec.json.Decoder(Body)
+
+
+def encode(value: object) -> bytes:
+    """Deterministic JSON of any part of the language: compact, keys sorted."""
+    return _ENCODER.encode(value)
+
+
+def seal(body: Body) -> Record:
+    """The record of a body: its bytes and their hash."""
+    raw = _ENCODER.encode(body)
+    digest = hashlib.sha256(raw).hexdigest()
+    return Record(body.thread, body.run, body.seq, body.at, body.kind, body.prev, digest, raw)
+
+
+def kind_of(observation: Observation) -> str:
+    return str(observation.__struct_config__.tag)
+
+
+def unseal(record: Record) -> Body:
+    """The typed body of a record. Raises `msgspec.ValidationError` where the bytes are not of this version's shape."""
+    return _DECODER.decode(record.body)
