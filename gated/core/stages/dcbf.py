@@ -21,7 +21,7 @@ from gated.core.barriers.entries import DEFAULT_NAMES, BarrierEntry, DcbfEntry
 from gated.core.barriers.own import Functions, neural, own
 from gated.core.barriers.standard import standard
 from gated.core.call import Call
-from gated.core.history import Tally
+from gated.core.history import WINDOW, Tally
 from gated.core.runview import View
 from gated.events import Breach, Finding, Phase
 
@@ -75,7 +75,7 @@ def compile_dcbf(
         verification=entry.verification,
         kappa=(kappa, scale),
         power=entry.power,
-        window=entry.safety.window,
+        window=max(entry.safety.window, WINDOW),
         per_call_microusd=per_call_microusd,
         plain=kappa == scale and entry.power == 1,
         thread=any(barrier.thread for barrier in chosen),
