@@ -80,6 +80,21 @@ def play(
     return spent, records, state
 
 
+def in_flight(policy: Policy, calls: int, files: int, repeats: int = 1000) -> list[float]:
+    """µs of deciding a call while so many others are in flight on the same few instances; always from the same state."""
+    registry, run = Registry(policy, {policy.digest: policy}, Vault(b"bench")), RunId("r")
+    state = record(registry, ThreadState(ThreadId("t")), run, RunStarted(BY, agent=BY.name), 0)[0].state  # type: ignore[arg-type]
+    spent: list[float] = []
+    for number in range(calls + repeats):
+        wanted = Wanted(CallId(f"c{number}"), "Read", {"file_path": f"src/f{number % files}.py"})
+        started = time.process_time_ns()
+        step, _ = record(registry, state, run, IntentsReceived(BY, (wanted,), nesting="explicit"), number)
+        spent.append((time.process_time_ns() - started) / 1000)
+        if number < calls:
+            state = step.state
+    return spent[calls:]
+
+
 def _keep(
     registry: Registry, state: ThreadState, run: RunId, said: Any, at: int, records: list[Record]
 ) -> tuple[None, ThreadState]:
@@ -115,6 +130,8 @@ def measure(calls: int = 11_000) -> dict[str, float]:
     ):
         spent, _, _ = play(load_text(text, "bench.yaml"), calls, files=files)
         found[f"decide_us_p50_{name}"] = percentiles(spent[-1000:])[0]
+    crowded = in_flight(load_text(machines(100, 5), "bench.yaml"), calls=50, files=5)
+    found["decide_us_p50_50_in_flight_on_5_instances"] = percentiles(crowded)[0]
     spent, _, _ = play(load_text(contracts(20, 2), "bench.yaml"), calls)
     found["decide_us_p50_20_contracts_2_applying"] = percentiles(spent[-1000:])[0]
     found |= _logs(policy, records)
