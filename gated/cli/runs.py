@@ -148,6 +148,7 @@ def _story(body: Body) -> list[str]:
                 lines.append(f"[red]refused[/] {escape(decision.call or '')} {decision.code}: {escape(decision.reason)}")
             case CallSettled():
                 lines.append(f"[dim]{decision.status:7} {escape(decision.call[:12])} {escape(decision.summary[:80])}[/]")
+                lines += [f"[red]broken [/] {escape(finding.reason)}" for finding in decision.breached]
                 lines += [f"[cyan]remind [/] {escape(reminder.content)}" for reminder in decision.reminders]
             case RunAnswered():
                 lines.append(f"{decision.status} {escape(decision.message)}")

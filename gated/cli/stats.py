@@ -68,7 +68,12 @@ def _print(stats: Stats, top: int) -> None:
     _print_tickets(stats)
     say(f"outcomes {_list(stats.statuses)}, {stats.lapsed} lapsed, {stats.in_flight} in flight, {stats.ungated} not gated")
     say(f"tools    {_spread(stats.tool_seconds)}")
-    for title, counted in (("code", stats.codes), ("only observed", stats.watched), ("refused", stats.refused)):
+    for title, counted in (
+        ("code", stats.codes),
+        ("only observed", stats.watched),
+        ("refused", stats.refused),
+        ("broken", stats.breaches),
+    ):
         if counted:
             say("")
             table((title, "times"), counted.most_common(top))

@@ -87,6 +87,7 @@ class Stats(Struct):
     agents: dict[str, Verdicts] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
     lapsed: int = 0
+    breaches: Counter[str] = field(default_factory=Counter)  # broken postconditions, by contract
     ungated: int = 0
     tickets: Tickets = field(default_factory=Tickets)
     _agents: dict[tuple[ThreadId, RunId], str] = field(default_factory=dict)
@@ -138,6 +139,7 @@ class Stats(Struct):
     def _settled(self, body: Body, settled: CallSettled) -> None:
         self.statuses[settled.status] += 1
         self.lapsed += settled.lapsed
+        self.breaches.update(finding.contract or "" for finding in settled.breached)
         since = self._admitted.pop((body.thread, body.run, settled.call), None)
         if since is not None and not settled.lapsed:
             self._took.append((body.at - since) / MICRO)

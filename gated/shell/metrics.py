@@ -45,6 +45,7 @@ class Metrics:
         yield self._counter("outcomes", "Outcomes of admitted calls.", ("status",), _single(t.outcomes))
         yield self._counter("calls_lapsed", "Admitted calls whose outcome nobody reported in time.", (), {(): t.lapsed})
         yield self._counter("ungated_executions", "Outcomes of calls that had no allow verdict.", (), {(): t.ungated})
+        yield self._counter("contract_breaches", "Outcomes that broke a postcondition.", ("contract",), _single(t.breaches))
         yield self._counter("runs_opened", "Runs that were opened.", (), {(): t.runs_opened})
         yield self._counter("runs_ended", "Runs that ended.", ("status",), _single(t.runs_ended))
         yield self._counter("records", "Records made durable.", (), {(): now.records})

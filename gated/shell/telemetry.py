@@ -68,6 +68,7 @@ class Telemetry:
         self.runs_opened = 0
         self.runs_ended: Counter[str] = Counter()
         self.lapsed = self.ungated = 0
+        self.breaches: Counter[str] = Counter()  # broken postconditions, by contract
         self.tickets_opened = 0
         self.tickets_closed: Counter[str] = Counter()
         self.tickets_noted: Counter[str] = Counter()
@@ -100,6 +101,7 @@ class Telemetry:
                 case CallSettled():
                     self.outcomes[decision.status] += 1
                     self.lapsed += decision.lapsed
+                    self.breaches.update(finding.contract or "" for finding in decision.breached)
                 case RunOpened():
                     self.runs_opened += 1
                 case RunEnded():

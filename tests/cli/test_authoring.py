@@ -237,3 +237,13 @@ def test_a_run_that_finished_without_grounding_says_so(tmp_path: Path) -> None:
         folder = tmp_path / tool
         folder.mkdir()
         assert ("ungrounded" in gated("runs", "show", written(acts, folder), "r1")[1]) is shown
+
+
+def test_a_broken_postcondition_is_shown_and_counted(tmp_path: Path) -> None:
+    contract = "contracts: [{name: whole, on: T, ensure: 'result.facts.complete == true', reason: the answer was not whole}]\n"
+    acts = Acts("version: 1\nagents: {a: {allowed_tools: [T], data_scope: any}}\n" + contract)
+    acts.ask("T")
+    acts.end(facts={"complete": False})
+    log = written(acts, tmp_path)
+    assert "broken  the answer was not whole" in gated("runs", "show", log, "r1")[1]
+    assert "whole" in gated("stats", log)[1]
