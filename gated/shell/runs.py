@@ -39,7 +39,7 @@ from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
 from gated.shell.said import TIMER, Batch, Due, Health, Outlet, Said, Settled
-from gated.shell.scoring import About, Scorer
+from gated.shell.scoring import About, Scorer, unanswered
 from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
 from gated.shell.timers import Timers
@@ -219,12 +219,17 @@ class Runs:
             made.state.semantic,
             lambda text: bound.redactor.text(text, self._vault),
         )
-        self._held.hold(said.thread)
-        self._asking.start_soon(self._score, self._scorer, said, about, made.unscored)
+        scope = anyio.CancelScope()
+        self._held.hold(said.thread, scope.cancel)
+        self._asking.start_soon(self._score, self._scorer, said, about, made.unscored, scope)
         return True
 
-    async def _score(self, scorer: Scorer, said: Said, about: About, unscored: Sequence[Unscored]) -> None:
-        observation = await scorer.answered(said.observation, about, unscored)
+    async def _score(
+        self, scorer: Scorer, said: Said, about: About, unscored: Sequence[Unscored], scope: anyio.CancelScope
+    ) -> None:
+        observation = unanswered(said.observation, unscored, "too much was said in the thread meanwhile")
+        with scope:
+            observation = await scorer.answered(said.observation, about, unscored)
         self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
         self._arrived.set()
 

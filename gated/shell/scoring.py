@@ -158,3 +158,14 @@ class Scorer:
 
 def _detector(rules: SemanticRules, name: str) -> Detector:
     return next(detector for detector in rules.detectors if detector.name == name)
+
+
+def unanswered(said: Said, unscored: Sequence[Unscored], why: str) -> Said:
+    """The observation where nobody could be asked in the end, and why."""
+    scores = {item.call: dict.fromkeys(item.detectors, Score(reason=why)) for item in unscored if not item.result}
+    results = [item for item in unscored if item.result]
+    reading = Reading(
+        injection=Score(reason=why) if any("injection" in item.detectors for item in results) else None,
+        fingerprints=why if any("exfiltration" in item.detectors for item in results) else None,
+    )
+    return with_answers(said, scores, reading if results else None)

@@ -21,7 +21,7 @@ from gated.events import Fingerprints, IntentsReceived, OutcomeReported, Reading
 from gated.shell import bus
 from gated.shell.detectors.judge import NoAnswer, read_answer
 from gated.shell.log.open import open_log
-from shell.live import Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
+from shell.live import Bus, Live, agent, daemon_on, decided, ears, gate, intents, process, said, server, tell, write_policy
 
 POLICY = """
 version: 1
@@ -62,9 +62,15 @@ Judging = Callable[[dict[str, Any]], Awaitable[bytes]]
 
 @asynccontextmanager
 async def judged(live: Live, judge: Judging) -> AsyncIterator[Asked]:
+    async with judging(live.bus, judge) as asked:
+        yield asked
+
+
+@asynccontextmanager
+async def judging(bus_: Bus, judge: Judging) -> AsyncIterator[Asked]:
     """A judge on the bus; what it was asked."""
     asked = Asked()
-    async with live.bus.user("judge", "calls") as user, anyio.create_task_group() as tasks:
+    async with bus_.user("judge", "calls") as user, anyio.create_task_group() as tasks:
 
         async def answer(message: Msg) -> None:
             question = json.loads(message.data)
@@ -359,3 +365,65 @@ async def test_a_daemon_that_stops_while_detectors_are_asked_decides_what_it_too
         assert [getattr(answer, "decision", "") for answer in await heard.count(2)] == ["allow", "allow"]
     assert bus.ACK_WAIT > 3 * 15  # three rounds of asking end before an input comes again
     assert ThreadId("r") in {body.thread for body in await records(live)}
+
+
+async def test_a_thread_that_says_too_much_while_it_waits_is_decided_without_detectors_and_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    async def never(question: dict[str, Any]) -> bytes:
+        await anyio.sleep_forever()
+        return b""
+
+    flood = 700
+    async with (
+        gate(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s")) as live,
+        judged(live, never) as asked,
+        live.bus.user("agent", "payer") as payer,
+        live.bus.agent("worker") as worker,
+    ):
+        heard = await ears(payer, "payer")
+        await tell(payer, agent("payer"), "r", intents(("c", "refund", {})))
+        with anyio.fail_after(5):
+            await asked.first.wait()
+        for number in range(flood):
+            await tell(payer, agent("payer"), "r", wire.RunStart(task=str(number)))
+        async with worker.run(run="quick") as run:
+            assert (await run.check("search", {}, call="w")).decision == "allow"
+        answers = await heard.count(flood + 1)
+    verdict = answers[0]
+    assert isinstance(verdict, Verdict)
+    assert (verdict.decision, verdict.code) == ("deny", "semantic.unavailable")
+    assert verdict.reason == "`judge` gave no score: too much was said in the thread meanwhile"
+    assert [type(answer) for answer in answers[1:]] == [wire.Refusal] * flood
+    assert len((await decided(live.log))["c"]) == 1
+
+
+async def test_a_daemon_that_is_killed_while_detectors_are_asked_decides_once_after_its_restart(tmp_path: Path) -> None:
+    first, slowly = anyio.Event(), True
+
+    async def judge(question: dict[str, Any]) -> bytes:
+        first.set()
+        if slowly:
+            await anyio.sleep_forever()
+        return b'{"score": 0.2}'
+
+    write_policy(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s"))
+    async with server(tmp_path) as (_, bus_), bus_.user("agent", "payer") as payer:
+        heard = await ears(payer, "payer")
+        async with judging(bus_, judge):
+            with process(bus_, tmp_path) as running:
+                await anyio.to_thread.run_sync(heard_ready, tmp_path)
+                await tell(payer, agent("payer"), "r", intents(("c", "refund", {}), ("d", "search", {})))
+                with anyio.fail_after(10):
+                    await first.wait()
+                running.kill()
+            slowly = False
+            with process(bus_, tmp_path):
+                verdicts = await heard.count(2, 20)
+    assert [getattr(verdict, "decision", "") for verdict in verdicts] == ["allow", "allow"]
+    made = await decided(tmp_path / "log.db")
+    assert {call: len(decisions) for call, decisions in made.items()} == {"c": 1, "d": 1}
+
+
+def heard_ready(folder: Path) -> None:
+    said(folder, "ready")
