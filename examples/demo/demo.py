@@ -152,7 +152,7 @@ async def main() -> None:
 
 
 def start_gate(data: Path) -> subprocess.Popen[bytes]:
-    command = [*GATED, "up", "--policy", str(HERE / "policy.yaml"), "--data", str(data)]
+    command = [*GATED, "up", "--policy", str(HERE / "policy.yaml"), "--data", str(data), "--no-console"]
     with (data / "daemon.out").open("w") as out:
         return subprocess.Popen(command, stdout=out, stderr=out)
 
