@@ -1,5 +1,6 @@
 """The embedded server, for real: start, stop, restart, orphans, locks, and what it says when it cannot start."""
 
+import json
 import os
 import signal
 import stat
@@ -76,6 +77,33 @@ async def test_a_restart_keeps_inputs_and_passwords(tmp_path: Path) -> None:
         assert await stored(second) == 1
         assert second.bus.users.items() > first.bus.users.items()
         assert set(second.bus.users) == {"daemon", "agent:a", "auditor:u"}
+
+
+async def test_users_are_let_in_while_it_runs_and_nobody_is_thrown_out(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path / "bus", [("approver", "ana")]) as server:
+        url, ana = server.bus.url, server.bus.users["approver:ana"]
+        lost: list[str] = []
+
+        async def disconnected() -> None:
+            lost.append("ana")
+
+        own = {"user": "approver:ana", "password": ana, "inbox_prefix": "_INBOX.approver.ana", "disconnected_cb": disconnected}
+        client = await nats.connect(url, **own)
+        assert await server.admit([("approver", "ana"), ("approver", "bob")]) == ["approver:bob"]
+        assert await server.admit([("approver", "bob")]) == []
+        again = {"user": "approver:bob", "password": server.bus.users["approver:bob"], "inbox_prefix": "_INBOX.approver.bob"}
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    other = await nats.connect(url, **again, allow_reconnect=False)
+                    break
+                except NatsError:
+                    await anyio.sleep(0.05)  # the server reads its configuration in its own time
+        await client.flush()
+        assert lost == []
+        assert json.loads((tmp_path / "bus" / "bus.json").read_text())["users"] == server.bus.users
+        await other.close()
+        await client.close()
 
 
 async def test_a_killed_server_is_noticed_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
