@@ -18,7 +18,7 @@ Drafts = Iterator[Draft | None]
 def policy_edits(case: Case, draft: Draft, finding: Finding) -> Drafts:
     """Candidates against one finding; a limit of an ancestor's is changed where the ancestor's agent has it."""
     agent = case.agent if finding.run is None else draft.state.runs[finding.run].agent
-    make = _BY_CODE.get(finding.code)
+    make = _semantic if finding.stage == "semantic" else _BY_CODE.get(finding.code)
     if make is not None:
         yield from make(case, draft, agent, finding)
 
@@ -219,6 +219,18 @@ def _constants(draft: Draft, position: int, entry: Mapping[str, Any], finding: F
             changed = text[: literal.start()] + shown + text[literal.end() :]
             words = f"contract `{finding.contract}`: `{changed}` instead of `{text}`"
             yield change_at(draft, ("contracts", position, "require"), changed, words, 2.5)
+
+
+# --- semantic --------------------------------------------------------------------------------------------------------
+
+
+def _semantic(case: Case, draft: Draft, agent: AgentId, finding: Finding) -> Drafts:
+    name = finding.detector or ""
+    if get_at(draft.data, ("semantic", name)) is not None and finding.code != "semantic.unavailable":
+        limits = ("semantic", name, "thresholds")
+        yield change_at(draft, limits, {"ask": "never", "deny": "never"}, f"`{said(limits)}`: never", 5)
+    path = (*agent_path(draft, agent, "modes"), "semantic")
+    yield change_at(draft, path, "observe", f"`{said(path)}: observe`", 6)
 
 
 # --- dcbf ------------------------------------------------------------------------------------------------------------

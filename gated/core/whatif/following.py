@@ -10,13 +10,14 @@ from gated.core import calls, outcomes, tickets, trial, waiting
 from gated.core.decide import step
 from gated.core.fold import KNOWN_AS, apply
 from gated.core.policy import Policy
-from gated.core.reading import is_redacted, reads_arguments, reads_results
+from gated.core.reading import is_redacted, reads_results
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import Known, ThreadState
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, Plea
 from gated.core.whatif.compared import Compared, Outcome, Verdict
+from gated.core.whatif.unknowns import unreadable, unscored
 from gated.events import (
     AbortRequested,
     AgentId,
@@ -176,10 +177,11 @@ class _Step:
         observation = self.body.observation
         assert isinstance(observation, IntentsReceived)
         plea = trial.plea_of(wanted, observation.nesting, self.others)
-        derived = self._derive(AgentId(observation.by.name), plea, decided)
-        self._compare(
-            decided, derived, self._unreadable(AgentId(observation.by.name), plea) or self._unscored(plea, decided, derived)
-        )
+        agent = AgentId(observation.by.name)
+        derived = self._derive(agent, plea, decided)
+        unknown = self._unreadable(agent, plea)
+        unknown = unknown or unscored(self.whatif.policy, self.state.semantic, plea, _verdict(decided), derived)
+        self._compare(decided, derived, unknown)
         if self.body.run not in self.state.runs:
             return
         if decided.decision == "allow":
@@ -231,31 +233,8 @@ class _Step:
         return _verdict(verdicts[0] if verdicts else decided)
 
     def _unreadable(self, agent: AgentId, plea: Plea) -> str | None:
-        """Which rule would have to read what was taken out before it was recorded, or what nobody looked at then."""
         whatif = self.whatif
-        profile = whatif.policy.profile(agent)
-        if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
-            return "where its paths lead was not recorded"
-        if is_redacted(plea.args):
-            rule = reads_arguments(whatif.policy, profile, plea.tool)
-            if rule is not None:
-                return f"{rule} reads the arguments, which were redacted"
-        if whatif._blind:
-            for touch in profile.machines.touches(plea.tool, plea.args).touches:
-                if (self.body.thread, touch.machine) in whatif._blind:
-                    return f"machine `{touch.machine}` reads a result that was redacted"
-        return None
-
-    def _unscored(self, plea: Plea, decided: CallDecided, derived: Verdict) -> str | None:
-        """Which detector would have to say what nobody asked it when the call was decided."""
-        rules, seen = self.whatif.policy.semantic, self.state.semantic
-        if rules is None or derived.code != "semantic.unavailable" or decided.code == derived.code:
-            return None
-        for name in semantic.unasked(rules, seen, plea.tool, plea.args, plea.scores):
-            return f"`{name}` was not asked about the call"
-        if semantic.NOT_READ in (seen.injection_unknown, seen.fingerprints_unknown):
-            return "no detector looked at earlier results"
-        return None
+        return unreadable(whatif.policy, whatif.policy.profile(agent), self.body.thread, whatif._blind, plea)
 
     def _compare(self, decided: CallDecided, derived: Verdict, unreadable: str | None) -> None:
         recorded = _verdict(decided)

@@ -11,7 +11,7 @@ from gated.core.explain import Case, Explanation, explain, recorded_case, wanted
 from gated.core.explain.case import set_at
 from gated.core.policy import load, load_text
 from gated.documents import parse_document
-from gated.events import AgentId, RunId, Wanted
+from gated.events import AgentId, RunId, Score, Wanted
 
 POLICY = """
 version: 1
@@ -228,6 +228,20 @@ def test_an_open_breaker_is_waited_for() -> None:
     found = explain(recorded(acts, "c2"))
     assert found.verdict.code == "breaker.open"
     assert ways(found)[0] == ["wait until the breaker's 30s have passed"]
+
+
+def test_what_a_detector_says_is_a_persons_to_answer_or_a_threshold_s() -> None:
+    policy = POLICY + "semantic: {secrets: {}}\n"
+    found = explain(
+        wanted_case(load_text(policy, "p.yaml"), AgentId("a"), Wanted(None, "plan", {}, scores={"secrets": Score(700_000)}))
+    )
+    assert found.verdict.code == "semantic.secrets"
+    assert ways(found)[0][0].startswith("an approval: ")
+    assert ["`semantic.secrets.thresholds`: never"] in ways(found)
+    denied = explain(
+        wanted_case(load_text(policy, "p.yaml"), AgentId("a"), Wanted(None, "plan", {}, scores={"secrets": Score(950_000)}))
+    )
+    assert ways(denied)[0] == ["`semantic.secrets.thresholds`: never"]
 
 
 def test_another_policy_may_explain_a_recorded_call() -> None:
