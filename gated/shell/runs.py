@@ -104,7 +104,8 @@ class Runs:
             log.warning("input on a subject outside the contract", subject=item.subject[:200])
             self.say(Said(ThreadId(""), RunId(""), DeadlineReached(TIMER, 0), 0, 0, item.ack, None))
             return
-        observation = wire.read(origin, item.data, item.content_type, item.message_id)
+        limits = self.registry.current.limits.of_messages
+        observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
         self.say(Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id))
 
     def say(self, said: Said) -> None:

@@ -148,19 +148,25 @@ class Unreadable(ValueError):
         self.code, self.reason = code, reason
 
 
-def read(origin: Origin, data: bytes, content_type: str | None = None, message_id: str | None = None) -> Observation:
+def read(
+    origin: Origin,
+    data: bytes,
+    content_type: str | None = None,
+    message_id: str | None = None,
+    limits: strict_json.Limits = strict_json.DEFAULT,
+) -> Observation:
     """The observation that a message is. Never raises: what cannot be read is a `MessageRefused`."""
     try:
-        return to_observation(origin, _parse(data, content_type), message_id if ingress.is_id(message_id) else None)
+        return to_observation(origin, _parse(data, content_type, limits), message_id if ingress.is_id(message_id) else None)
     except Unreadable as error:
         digest = hashlib.sha256(data).hexdigest()
         return MessageRefused(origin.sender, error.code, error.reason[:500], digest, len(data))
 
 
-def _parse(data: bytes, content_type: str | None) -> Inbound:
+def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) -> Inbound:
     try:
         text = _json_of(data) if content_type == MSGPACK else data  # so that one parser says what is allowed
-        strict_json.parse(text)
+        strict_json.parse(text, limits)
         return _IN.decode(text)
     except strict_json.BadJson as error:
         raise Unreadable(f"ingress.{error.code}", str(error)) from error

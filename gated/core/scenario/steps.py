@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from gated import ingress, strict_json
+from gated import canonical, ingress, strict_json
 from gated.core.scenario import scoring
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
 from gated.core.scenario.world import World, call_id
@@ -30,18 +30,23 @@ Answers = list[Any]
 
 
 def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str | None) -> Answers:
-    wanted = tuple(scoring.scored(world, _wanted(call, position), call.scores) for position, call in enumerate(calls))
+    limits = world.current.limits.of_messages
+    read = (_wanted(call, position, limits) for position, call in enumerate(calls))
+    wanted = tuple(scoring.scored(world, one, call.scores) for one, call in zip(read, calls, strict=True))
     said = nesting or next((call.nesting for call in calls if call.nesting is not None), None)
     explicit = said == "explicit"
     return world.observe(IntentsReceived(world.sender, wanted, mode, "explicit" if explicit else "inferred"))
 
 
-def _wanted(call: CallEntry, position: int) -> Wanted:
+def _wanted(call: CallEntry, position: int, limits: strict_json.Limits) -> Wanted:
     """The call as the wire would hand it over."""
     args: Any = {} if call.args is UNSET else call.args
-    if call.raw is not None:
+    raw = None if call.raw is None else call.raw.encode()
+    if raw is None and limits != strict_json.DEFAULT and isinstance(args, dict):
+        raw = canonical.encode(args)
+    if raw is not None:
         try:
-            args = strict_json.parse(call.raw.encode())
+            args = strict_json.parse(raw, limits)
         except strict_json.BadJson as error:
             return Wanted(call_id(call.id), refused=f"ingress.{_code(error)}", why=str(error))
     data = {"id": call.id, "tool": call.tool, "args": args, "parent": call.parent, "cost_usd": call.cost_usd}

@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from gated import strict_json
+
 STAGE: Final = "lifecycle"
 
 
@@ -31,6 +33,11 @@ class LimitsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_depth: Annotated[int, Meta(ge=1, le=64)] = 64
     max_values: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     max_key_bytes: Annotated[int, Meta(ge=1, le=1024)] = 1024
+
+    @property
+    def of_messages(self) -> strict_json.Limits:
+        """What one message may hold."""
+        return strict_json.Limits(self.max_payload_bytes, self.max_depth, self.max_values, self.max_key_bytes)
 
 
 def ended_reason(tool: str, end: str, reason: str) -> tuple[str, str]:
