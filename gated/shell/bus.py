@@ -33,7 +33,7 @@ MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
 CONNECT_SECONDS: Final = 5.0  # for the first connection
 PULL_EXPIRES: Final = 20.0  # seconds
-PINNED_EXPIRES: Final = 1.0  # seconds: each pull keeps the pin
+PINNED_EXPIRES: Final = 0.8  # seconds: each pull keeps the pin
 WRONG_PIN: Final = "423"
 SILENCE: Final = 30.0  # seconds without a word from the server after which the consumer is rewound
 ACK_WAIT: Final = 60.0  # seconds
@@ -114,8 +114,9 @@ class Bus:
     async def stop(self) -> None:
         """Take no more inputs; what was taken is still to be acknowledged."""
         self._stopped = True
-        if self._inbox is not None:
-            await self._inbox.unsubscribe()
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None and not self.client.is_closed:
+            await inbox.unsubscribe()
 
     async def _rewind(self) -> None:
         try:
@@ -281,7 +282,7 @@ async def connect(
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
                 connect_timeout=5,
-                ping_interval=5,
+                ping_interval=2,
                 max_outstanding_pings=2,
                 disconnected_cb=disconnected,
                 reconnected_cb=reconnected,

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 BEAT: Final = 0.5  # seconds between two signs of life
-SILENT: Final = 3.0  # seconds without one after which a worker is taken for dead
+SILENT: Final = 2.5  # seconds without one after which a worker is taken for dead
 
 WorkerState = Literal["working", "draining", "leaving"]
 

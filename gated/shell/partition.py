@@ -34,9 +34,9 @@ from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
 
-LOOK: Final = 1.0  # seconds between looks of who waits for a partition
-PULL_LOOKS: Final = 5  # looks that a waiting pull lasts
-EAGER: Final = 15  # looks at first, when an owner may just have died
+LOOK: Final = 0.5  # seconds between looks of who waits for a partition
+PULL_LOOKS: Final = 10  # looks that a waiting pull lasts
+EAGER: Final = 20  # looks at first, when an owner may just have died
 RELEASE_SECONDS: Final = 10.0  # for what was taken before a hand-over
 PAUSE: Final = 0.2
 
@@ -144,7 +144,7 @@ class Partition:
             if info.get("num_ack_pending") and not pinned:
                 await self.place.api.ask(f"CONSUMER.RESET.{self.subject}")
         except LogError as error:
-            log.info("cannot look after a partition just now", partition=self.number, error=str(error))
+            log.debug("cannot look after a partition just now", partition=self.number, error=str(error))
 
     async def _pull(self, inbox: str) -> None:
         request = {"batch": 1, "expires": int(LOOK * PULL_LOOKS * 1e9), "group": GROUP}
@@ -278,7 +278,7 @@ async def _quietly(work: Callable[[], Awaitable[Any]]) -> None:
     try:
         await work()
     except (NatsError, OSError) as error:
-        log.info("the bus is away", error=str(error) or type(error).__name__)
+        log.debug("the bus is away", error=str(error) or type(error).__name__)
 
 
 def leaves(error: BaseException) -> list[BaseException]:

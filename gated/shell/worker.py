@@ -247,6 +247,8 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
     holder: list[Worker] = []
 
     def reconnected() -> None:
+        if holder:
+            holder[0].place.api.interrupt()
         for partition in holder[0].partitions if holder else ():
             if partition.bus is not None:
                 partition.bus.rewind()

@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 
 from gated.shell.log import LogError, LogUnavailable
 
-ACK_SECONDS: Final = 5.0  # how long a question waits for its answer
+ACK_SECONDS: Final = 4.0  # how long a question waits for its answer
 WRONG_SEQUENCE: Final = (10071, 10164)  # the fence does not hold: the second form where nothing is known of the number found
 NOT_FOUND: Final = (10014, 10037, 10059)  # consumer, message, stream
 BATCH_BYTES: Final = 8_000_000  # of one answer to a batched direct get
@@ -68,6 +68,7 @@ class JetStreamApi:
         self._inbox = client.new_inbox()
         self._heard: dict[str, Callable[[Msg], None]] = {}
         self._asked = 0
+        self._waiting: set[asyncio.Future[Any]] = set()
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
@@ -115,10 +116,19 @@ class JetStreamApi:
             raise LogUnavailable(f"cannot reach the log: {str(error) or type(error).__name__}") from error
 
     async def _in_time(self, answer: asyncio.Future[Any], what: str) -> Any:
+        self._waiting.add(answer)
         try:
             return await asyncio.wait_for(answer, ACK_SECONDS)
         except TimeoutError:
             raise LogUnavailable(f"no answer to {what} within {ACK_SECONDS:g}s") from None
+        finally:
+            self._waiting.discard(answer)
+
+    def interrupt(self) -> None:
+        """The connection was lost: what was asked over it may have been heard, and its answer will not come."""
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(LogUnavailable("the connection was lost"))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

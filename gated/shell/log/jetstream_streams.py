@@ -27,7 +27,7 @@ from gated.shell.log.jetstream_api import NOT_FOUND, JetStreamApi, Refused
 
 PARTITIONS: Final = 64
 MIN_SERVER: Final = (2, 14, 0)  # atomic batches and schedules are of 2.12; the first with CONSUMER.RESET
-PIN_SECONDS: Final = 3.0  # a worker that has not pulled for so long loses its partition
+PIN_SECONDS: Final = 2.5  # a worker that has not pulled for so long loses its partition
 GROUP: Final = "gated"
 ACK_WAIT: Final = 60.0
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay
