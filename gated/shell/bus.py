@@ -11,6 +11,7 @@ relying on redelivery after `ack_wait` (it delivers out of order).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -303,6 +304,15 @@ async def connect(
         wanted = ".".join(map(str, MIN_SERVER))
         raise BusError(f"the server at `{url}` has version {version.major}.{version.minor}.{version.patch}, at least {wanted}")
     return client
+
+
+async def disconnect(client: Client) -> None:
+    """Close a connection; one that breaks at the same time is closed too."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await client.close()
+        except (NatsError, OSError, asyncio.CancelledError) as error:  # the client's own tasks end under its hands
+            log.debug("the connection broke while it was closed", error=str(error) or type(error).__name__)
 
 
 async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int = 1) -> None:

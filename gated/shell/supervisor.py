@@ -1,6 +1,6 @@
 """Several workers on one machine: a process each, started again where one ends, stopped together.
 
-One that ends again and again is waited for longer each time. Exit status 2 (cannot start: policy, log, bus) ends all.
+One that ends again and again is waited for longer each time. Exit status 2 at the start (policy, log, bus) ends all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CANNOT: Final = 2
 PAUSE: Final = 0.5  # seconds before a worker is started again; doubled while it does not stay
 LONGEST: Final = 15.0
 STAYED: Final = 30.0  # seconds after which a worker counts as one that stays
-STOP_SECONDS: Final = 40.0
+WORKED: Final = 60.0  # seconds after which a worker has shown that it can start
 
 log = structlog.get_logger("gated.supervisor")
 
@@ -32,6 +32,7 @@ class Supervisor:
         self._command, self._names = list(command), [f"{name}-{number}" for number in range(1, workers + 1)]
         self._running: dict[str, anyio.abc.Process] = {}
         self._stopped = anyio.Event()
+        self._worked = False
         self.status = 0
 
     async def run(self) -> int:
@@ -79,11 +80,12 @@ class Supervisor:
                 self.status = self.status or max(0, status)
                 return
             log.error("a worker ended", worker=name, status=status)
-            if status == CANNOT:
+            if status == CANNOT and not self._worked:  # later it is the servers that are away
                 self.status = CANNOT
                 self._stopped.set()
                 self._signal(signal.SIGTERM)
                 return
+            self._worked |= time.monotonic() - began > WORKED
             pause = PAUSE if time.monotonic() - began > STAYED else min(LONGEST, pause * 2)
             with anyio.move_on_after(pause):
                 await self._stopped.wait()

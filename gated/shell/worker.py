@@ -10,9 +10,9 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -31,7 +31,7 @@ from gated.shell.custody import publish_copies
 from gated.shell.daemon import Settings
 from gated.shell.detectors.judge import judge_of
 from gated.shell.keys import VAULT_BYTES
-from gated.shell.log import LogError
+from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import open_api
 from gated.shell.log.jetstream_reader import JetStreamReader
@@ -47,10 +47,13 @@ from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.views import ticket_views
 
+START_SECONDS: Final = 30.0
 LEAVE_SECONDS: Final = 15.0
 SEAL_EVERY: Final = 5.0  # seconds between looks whether the log is to be sealed
 
 log = structlog.get_logger("gated.worker")
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -241,6 +244,19 @@ async def _nowhere(*_: Any) -> None:
     """The view says nothing and acknowledges nothing."""
 
 
+async def _when_ready(work: Callable[[], Awaitable[T]]) -> T:
+    """Wait a while for servers that are electing. Raises `LogUnavailable`."""
+    until = anyio.current_time() + START_SECONDS
+    while True:
+        try:
+            return await work()
+        except LogUnavailable as error:
+            if anyio.current_time() > until:
+                raise
+            log.warning("the servers are not ready, waiting for them", error=str(error))
+            await anyio.sleep(BEAT)
+
+
 @asynccontextmanager
 async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIterator[Worker]:
     """Run a worker while the block runs, then hand its partitions over. Raises `SetupError`, `BusError`, `LogUnavailable`."""
@@ -257,7 +273,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
     client = await bus.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
     try:
         names, api = Names(settings.prefix), await open_api(client)
-        shape = await ensure_streams(api, names, settings.partitions, settings.replicas)
+        shape = await _when_ready(lambda: ensure_streams(api, names, settings.partitions, settings.replicas))
         custody = settings.custody
         vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
         scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
@@ -265,8 +281,8 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         place = Place(client, api, names, shape, name, settings.decide, vault, scorer)
         made = Worker(settings, place, policy, JetStreamReader(api, names, shape.partitions))
         holder.append(made)
-        await made.writer.agree_on_key(vault.digest("the redaction key of a cluster"))
-        await made.put_policy(policy)
+        await _when_ready(lambda: made.writer.agree_on_key(vault.digest("the redaction key of a cluster")))
+        await _when_ready(lambda: made.put_policy(policy))
         await client.subscribe(made.subject("beat"), cb=made.hear)
         await client.subscribe(made.subject("drain", name), cb=made.hear_drain)
         await client.subscribe(f"{settings.prefix}.tickets.>", cb=made.note_ticket)
@@ -294,8 +310,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                     await scorer.close()
                 tasks.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
-            await client.close()
+        await bus.disconnect(client)
         log.info("stopped", worker=name, records=holder[0].view.health.records if holder else 0)
 
 

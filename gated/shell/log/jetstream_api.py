@@ -24,6 +24,7 @@ from gated.shell.log import LogError, LogUnavailable
 
 ACK_SECONDS: Final = 4.0  # how long a question waits for its answer
 WRONG_SEQUENCE: Final = (10071, 10164)  # the fence does not hold: the second form where nothing is known of the number found
+NOT_NOW: Final = (10008, 10009, 10114)  # no leader of all, no leader of this, not yet synchronised
 NOT_FOUND: Final = (10014, 10037, 10059)  # consumer, message, stream
 BATCH_BYTES: Final = 8_000_000  # of one answer to a batched direct get
 SPARE: Final = 4096  # bytes of a message's headers, at most
@@ -105,8 +106,7 @@ class JetStreamApi:
             heard = await self._in_time(answer, f"`{verb}`")
         _check_status(heard, f"`{verb}`")
         said: dict[str, Any] = json.loads(heard.data)
-        if "error" in said:
-            raise Refused(said["error"].get("err_code", 0), said["error"].get("description", "no reason"))
+        _check_error(said)
         return said
 
     async def _send(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
@@ -245,9 +245,18 @@ def _spent(answers: asyncio.Future[None]) -> None:
 def _stored_at(message: Msg) -> int:
     _check_status(message, "an append")
     said = json.loads(message.data)
-    if "error" in said:
-        raise Refused(said["error"].get("err_code", 0), said["error"].get("description", "no reason"))
+    _check_error(said)
     return int(said["seq"])
+
+
+def _check_error(said: dict[str, Any]) -> None:
+    """Raises `Refused`; or `LogUnavailable` where the servers are electing, or just starting."""
+    error = said.get("error")
+    if error is None:
+        return
+    if error.get("err_code") in NOT_NOW:
+        raise LogUnavailable(f"the servers cannot answer now: {error.get('description')}")
+    raise Refused(error.get("err_code", 0), error.get("description", "no reason"))
 
 
 def _check_status(message: Msg, what: str) -> None:
