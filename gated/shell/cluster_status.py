@@ -40,11 +40,11 @@ async def status_of(place: Place, living: Sequence[Beat]) -> ClusterStatus:
     """Raises `LogUnavailable`, `Refused`."""
     count = place.shape.partitions
     owners = {partition: beat.worker for beat in living for partition in beat.owns}
-    said = {info["name"]: info for info in await consumers(place.api, place.names)}
+    said = await consumers(place.api, place.names, range(count))
     leases = await place.api.last_of(place.names.log, [place.names.lease(p) for p in range(count)])
     found = []
     for partition in range(count):
-        info = said.get(place.names.consumer(partition), {})
+        info = said.get(partition, {})
         lease = leases.get(place.names.lease(partition))
         found.append(
             PartitionStatus(

@@ -97,13 +97,13 @@ class JetStreamApi:
 
     # --- the API -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, verb: str, question: Any = None) -> dict[str, Any]:
+    async def ask(self, verb: str, question: Any = None, seconds: float | None = None) -> dict[str, Any]:
         """Ask `$JS.API.<verb>`. Raises `Refused`, `LogUnavailable`."""
         body = b"" if question is None else json.dumps(question).encode()
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         async with self._listening(lambda message: None if answer.done() else answer.set_result(message)) as inbox:
             await self._send(f"$JS.API.{verb}", body, inbox, None)
-            heard = await self._in_time(answer, f"`{verb}`")
+            heard = await self._in_time(answer, f"`{verb}`", seconds)
         _check_status(heard, f"`{verb}`")
         said: dict[str, Any] = json.loads(heard.data)
         _check_error(said)
@@ -115,12 +115,13 @@ class JetStreamApi:
         except NatsError as error:
             raise LogUnavailable(f"cannot reach the log: {str(error) or type(error).__name__}") from error
 
-    async def _in_time(self, answer: asyncio.Future[Any], what: str) -> Any:
+    async def _in_time(self, answer: asyncio.Future[Any], what: str, seconds: float | None = None) -> Any:
         self._waiting.add(answer)
+        patience = seconds or ACK_SECONDS
         try:
-            return await asyncio.wait_for(answer, ACK_SECONDS)
+            return await asyncio.wait_for(answer, patience)
         except TimeoutError:
-            raise LogUnavailable(f"no answer to {what} within {ACK_SECONDS:g}s") from None
+            raise LogUnavailable(f"no answer to {what} within {patience:g}s") from None
         finally:
             self._waiting.discard(answer)
 

@@ -16,6 +16,8 @@ the stream of inputs an agent could schedule an input in an approver's name, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -32,6 +34,7 @@ GROUP: Final = "gated"
 ACK_WAIT: Final = 60.0
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay
 DUPLICATES: Final = 120.0  # seconds in which a message id is recognised
+INFO_SECONDS: Final = 1.5  # for what one consumer's leader says
 META: Final = "gated-partitions"
 _NANO: Final = 1_000_000_000
 
@@ -277,32 +280,48 @@ async def partitions_of(api: JetStreamApi, names: Names) -> int:
 
 
 async def _ensure_consumers(api: JetStreamApi, names: Names, partitions: int) -> list[str]:
-    have = {
-        one["config"]["durable_name"]: one["config"] for one in await consumers(api, names) if "durable_name" in one["config"]
-    }
-    wrong: list[str] = []
+    """Make the consumers that are missing, and say what is wrong with the others."""
+    have, wrong = await _consumer_names(api, names), []
+    missing = [partition for partition in range(partitions) if names.consumer(partition) not in have]
+    infos = await consumers(api, names, [partition for partition in range(partitions) if partition not in missing])
     limit = anyio.CapacityLimiter(16)
 
-    async def ensure(partition: int) -> None:
-        wanted = wanted_consumer(names, partition)
+    async def make(partition: int) -> None:
         async with limit:
-            config = have.get(wanted["durable_name"])
-            if config is None:
-                question = {"stream_name": names.inputs, "config": wanted, "action": "create"}
-                config = (await api.ask(f"CONSUMER.CREATE.{names.inputs}.{wanted['durable_name']}", question))["config"]
-            wrong.extend(differences(f"consumer {wanted['durable_name']} of {names.inputs}", wanted, config))
+            name = names.consumer(partition)
+            question = {"stream_name": names.inputs, "config": wanted_consumer(names, partition), "action": "create"}
+            infos[partition] = await api.ask(f"CONSUMER.CREATE.{names.inputs}.{name}", question)
 
     async with anyio.create_task_group() as tasks:
-        for partition in range(partitions):
-            tasks.start_soon(ensure, partition)
+        for partition in missing:
+            tasks.start_soon(make, partition)
+    for partition, info in infos.items():
+        kind = f"consumer {names.consumer(partition)} of {names.inputs}"
+        wrong += differences(kind, wanted_consumer(names, partition), info["config"])
     return sorted(wrong)
 
 
-async def consumers(api: JetStreamApi, names: Names) -> list[dict[str, Any]]:
-    """What the server says of every consumer of the inputs. Raises `Refused`, `LogUnavailable`."""
-    found: list[dict[str, Any]] = []
+async def _consumer_names(api: JetStreamApi, names: Names) -> set[str]:
+    found: set[str] = set()
     while True:
-        page = await api.ask(f"CONSUMER.LIST.{names.inputs}", {"offset": len(found)})
-        found += page.get("consumers") or []
+        page = await api.ask(f"CONSUMER.NAMES.{names.inputs}", {"offset": len(found)})
+        found.update(page.get("consumers") or ())
         if not page.get("consumers") or len(found) >= page["total"]:
             return found
+
+
+async def consumers(api: JetStreamApi, names: Names, partitions: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """What the server says of the consumer of each partition, without those that have no leader just now.
+
+    They are asked for one by one: a list of all waits for every server of a cluster, also for one that is away.
+    """
+    found: dict[int, dict[str, Any]] = {}
+
+    async def ask(partition: int) -> None:
+        with suppress(LogUnavailable):
+            found[partition] = await api.ask(f"CONSUMER.INFO.{names.inputs}.{names.consumer(partition)}", seconds=INFO_SECONDS)
+
+    async with anyio.create_task_group() as tasks:
+        for partition in partitions:
+            tasks.start_soon(ask, partition)
+    return found
