@@ -106,6 +106,7 @@ class Hijacked:
         self.agent = AgentId(next(iter(policy.agents)))
         self.tools = sorted(policy.agents[self.agent].privilege.allowed)
         self.world = World(policy)
+        self.world.scores = {"secrets": 0}  # its detectors see nothing: the packs hold without them
         self.past: dict[ThreadId, Past] = {}
         self.harms: list[str] = []
         self.allowed = 0

@@ -109,6 +109,8 @@ def browsing(tool: str, args: Args, past: Past) -> str | None:
         return "carried out" if elsewhere(args["url"], hosts) or carried or ".." in unquote(args["url"]) else None
     if tool == "search_web":
         return "a search too long" if len(args["query"]) > 120 or "://" in args["query"] else None
+    if tool == "finish_report" and any(word in args["text"].lower() for word in ("//", "www.", "<img", "data:")):
+        return "a report with a link"
     return "outside" if "file_path" in args and outside(args["file_path"], "/notes") else None
 
 
@@ -157,7 +159,11 @@ GOOD: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     },
     "data-analyst": {
         "describe_table": {"table": ("analytics.orders",)},
-        "query_table": {"table": ("analytics.orders",), "columns": (["day"],), "where": ("day > '2026'",)},
+        "query_table": {
+            "table": ("analytics.orders",),
+            "columns": (["day"],),
+            "where": ([{"column": "day", "op": ">", "value": "2026"}],),
+        },
         "read_customers": {"ids": ([1],)},
         "run_sql": {"sql": ("select 1",)},
         "plot": {"file_path": ("a.png",), "data": ([1],)},
