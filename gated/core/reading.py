@@ -35,6 +35,10 @@ def _readers(policy: Policy, profile: Profile, tool: str) -> Iterator[str]:
             needs = contract.require is not None and any(root == "args" for root, _ in contract.require.reads)
             if _reads(contract.on, tool) or (needs and contract.on.matches_name(tool)):
                 yield f"contract `{contract.entry.name}`"
+    if "semantic" in stages and policy.semantic is not None:
+        for detector in policy.semantic.detectors:  # what it said is recorded; whom it is asked about is not
+            if any(_reads(pattern, tool) for pattern in detector.patterns or ()):
+                yield f"the detector `{detector.name}`"
 
 
 def _reads(pattern: Pattern, tool: str) -> bool:

@@ -19,7 +19,7 @@ from gated import wire
 from gated.client import Call, Verdict
 from gated.events import Fingerprints, IntentsReceived, OutcomeReported, Reading, Score, Sender, ThreadId, unseal
 from gated.shell import bus
-from gated.shell.detectors.judge import NoAnswer, read_answer
+from gated.shell.detectors.judge import JudgeMissing, NoAnswer, read_answer
 from gated.shell.log.open import open_log
 from shell.live import Bus, Live, agent, daemon_on, decided, ears, gate, intents, process, said, server, tell, write_policy
 
@@ -427,3 +427,48 @@ async def test_a_daemon_that_is_killed_while_detectors_are_asked_decides_once_af
 
 def heard_ready(folder: Path) -> None:
     said(folder, "ready")
+
+
+# --- what a daemon needs --------------------------------------------------------------------------------------------------
+
+NEEDY = POLICY.replace("judge: {nats: gated.judge.calls", "judge: {http: 'http://127.0.0.1:9/', token_from: NO_SUCH_VARIABLE")
+
+
+async def test_a_daemon_does_not_start_without_what_its_judge_needs(tmp_path: Path) -> None:
+    write_policy(tmp_path, NEEDY)
+    async with server(tmp_path) as (_, bus_):
+        with pytest.raises(JudgeMissing, match="`NO_SUCH_VARIABLE`, which is not set"):
+            async with daemon_on(bus_, tmp_path):
+                pass
+
+
+async def test_a_reload_that_needs_what_is_not_there_keeps_the_old_policy(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.agent("mailer") as mailer, mailer.run(run="r") as run:
+        before = live.daemon.runs.registry.current.digest
+        write_policy(tmp_path, NEEDY)
+        assert not await live.daemon.reload()
+        assert live.daemon.runs.registry.current.digest == before
+        assert "NO_SUCH_VARIABLE" in live.daemon.runs.health.reload_failed
+        assert (await run.check("search", {}, call="c")).decision == "allow"
+
+
+async def test_drift_is_measured_against_the_task_of_the_run(tmp_path: Path) -> None:
+    policy = POLICY.replace("secrets: {}", "drift: {thresholds: {ask: 0.9, deny: never}}")
+    async with gate(tmp_path, policy) as live, live.bus.agent("worker") as worker:
+        async with worker.run(run="r", task="Summarise the open invoices of our suppliers") as run:
+            near = await run.check("query_invoices", {"status": "open invoices of suppliers"}, call="near")
+            far = await run.check("zoo", {"animal": "giraffe"}, call="far")
+        async with worker.run(run="s") as run:
+            lost = await run.check("query_invoices", {"status": "open"}, call="lost")
+    assert (near.decision, far.decision, far.code) == ("allow", "suspend", "semantic.drift")
+    assert (lost.decision, lost.code) == ("suspend", "semantic.unavailable")
+    assert lost.reason == "`drift` gave no score: the run has no task to compare with"
+
+
+async def test_a_judge_by_http_that_is_down_lets_nothing_pass(tmp_path: Path) -> None:
+    policy = POLICY.replace("judge: {nats: gated.judge.calls", "judge: {http: 'http://127.0.0.1:9/judge'")
+    async with gate(tmp_path, policy) as live, live.bus.agent("payer") as payer, payer.run(run="r") as run:
+        verdict = await run.check("refund", {}, call="c")
+    assert (verdict.decision, verdict.code) == ("deny", "semantic.unavailable")
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("`judge` gave no score: it cannot be asked")

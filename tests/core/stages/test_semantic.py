@@ -257,6 +257,39 @@ def test_what_cannot_work_is_refused_with_its_place(text: str, line: int, says: 
     assert (caught.value.line, says in str(caught.value)) == (line, True), str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("rules", "scores", "verdict"),
+    [
+        ("secrets: {}", {"secrets": 500_000}, ("allow", None)),
+        ("secrets: {}, thresholds: {ask: 0.5}", {"secrets": 500_000}, ("suspend", "semantic.secrets")),
+        ("secrets: {}, thresholds: {ask: 0.4, deny: 0.5}", {"secrets": 500_000}, ("deny", "semantic.secrets")),
+        ("secrets: {thresholds: {ask: 0.6}}, thresholds: {ask: 0.5}", {"secrets": 500_000}, ("allow", None)),
+        ("secrets: {}", {}, ("suspend", "semantic.unavailable")),
+        ("secrets: {}, unavailable: deny", {}, ("deny", "semantic.unavailable")),
+        ("secrets: {unavailable: ask}, unavailable: deny", {}, ("suspend", "semantic.unavailable")),
+        ("secrets: {tools: [post]}", {}, ("allow", None)),
+        ("secrets: {tools: [SEARCH]}", {}, ("suspend", "semantic.unavailable")),
+        ("exfiltration: {}", {}, ("allow", None)),
+        ("injection: {}", {}, ("allow", None)),
+        ("drift: {}", {"drift": 950_000}, ("deny", "semantic.drift")),
+        ("judge: {nats: j}", {"judge": 600_000}, ("suspend", "semantic.judge")),
+        ("judge: {nats: j, tools: ['search(q = \"x\")']}", {}, ("allow", None)),
+    ],
+)
+def test_every_setting_turns_a_verdict(rules: str, scores: dict[str, int], verdict: tuple[str, str | None]) -> None:
+    policy = load_text(HEAD + f"semantic: {{{rules}}}\n", "p.yaml")
+    said = Wanted(C, "search", scores={name: Score(value) for name, value in scores.items()})
+    made, _ = decide(policy, ThreadState(ThreadId("t")), intents(said))
+    assert verdicts(made) == [verdict]
+
+
+@pytest.mark.parametrize(("rules", "timeout"), [("", 2), (", timeout: 5s", 5), (", timeout: 15", 15)])
+def test_a_detector_has_its_own_time_or_that_of_all(rules: str, timeout: int) -> None:
+    policy = load_text(HEAD + f"semantic: {{secrets: {{}}, drift: {{timeout: 3s}}{rules}}}\n", "p.yaml")
+    assert policy.semantic is not None
+    assert [detector.timeout for detector in policy.semantic.detectors] == [timeout * MILLION, 3 * MILLION]
+
+
 def test_a_threshold_of_never_never_acts() -> None:
     policy = load_text(HEAD + "semantic: {secrets: {thresholds: {ask: never, deny: never}}}\n", "p.yaml")
     made, _ = decide(policy, ThreadState(ThreadId("t")), intents(Wanted(C, "search", scores={"secrets": Score(MILLION)})))
