@@ -10,18 +10,21 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
 from starlette.responses import Response
 
-from gated import canonical, ingress, wire
+from gated import canonical, ingress, strict_json, wire
 from gated.console import forms, shown
 from gated.console.desk import Visit
 from gated.console.line import NoAnswer, Told
 from gated.console.tickets_pages import Case, find
 from gated.core import tickets
 from gated.core.order.patterns import PatternError, compile_pattern
+from gated.events import RunId
 from gated.units import rfc3339
 
 MOST_NOTE = 4000
+FORGET_SECONDS = 5.0
 
 
 async def approve(visit: Visit) -> Response:
@@ -42,6 +45,46 @@ async def reject(visit: Visit) -> Response:
     form = await visit.form()
     case = await find(visit)
     return visit.lost() if case is None else await _say(visit, case, form, "reject")
+
+
+async def result(visit: Visit) -> Response:
+    """The person's word instead of the tool's: it is not run, and the machines advance as if it had been."""
+    form = await visit.form()
+    case = await find(visit)
+    if case is None:
+        return visit.lost()
+    if _unseen(visit, case):
+        return _first_look(visit, case)
+    try:
+        value = strict_json.parse_value(form.get("result", "").encode())
+    except strict_json.BadJson as error:
+        visit.here.tell("no", f"The result is not JSON: {error}. A text stands in quotes.")
+        return visit.go(case.path)
+    return await _say(visit, case, form, "approve", result=value)
+
+
+async def forget(visit: Visit) -> Response:
+    """Withdraw a remembered answer of a run that the person may see."""
+    form = await visit.form()
+    thread, run = visit.request.path_params["thread"], visit.request.path_params["run"]
+    if not visit.desk.recent.may_see_run(visit.me, thread, run):
+        return visit.lost()
+    remembered = form.get("remembered", "")
+    await visit.desk.lines.forget(visit.me.name, thread, run, remembered)
+    with anyio.move_on_after(FORGET_SECONDS):
+        while remembered in await _standing(visit, thread, run):  # noqa: ASYNC110 (the log tells, nobody else does)
+            await anyio.sleep(0.05)
+        visit.here.tell("done", "Withdrawn: the next such call is asked about again.")
+        return visit.go(f"/runs/{thread}/{run}")
+    visit.here.tell("no", "The gate has not taken it yet. Look again in a moment.")
+    return visit.go(f"/runs/{thread}/{run}")
+
+
+async def _standing(visit: Visit, thread: str, run: str) -> set[str]:
+    """What is remembered for a run, by id."""
+    state = (await visit.desk.threads.look(thread)).state
+    found = state.runs.get(RunId(run))
+    return {item.id for item in (*state.remembered, *(found.remembered if found is not None else ()))}
 
 
 def _unseen(visit: Visit, case: Case) -> bool:

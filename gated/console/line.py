@@ -148,6 +148,11 @@ class Lines:
         line = await self._line(person)
         return await line.say(ThreadId(thread), RunId(run), said)
 
+    async def forget(self, person: str, thread: str, run: str, remembered: str) -> None:
+        """Say, as a person, that a remembered answer holds no longer; the log shows when it is taken. Raises `NoAnswer`."""
+        line = await self._line(person)
+        await line.publish(ThreadId(thread), RunId(run), wire.Forget(remembered=remembered), uuid.uuid4().hex)
+
     async def _line(self, person: str) -> _PersonLine:
         async with self._opening:
             line = self._people.get(person)
@@ -167,6 +172,11 @@ class Lines:
                 if anyio.current_time() > until:
                     raise
                 await anyio.sleep(0.25)
+
+    @property
+    def speakers(self) -> list[str]:
+        """The people who have a line now."""
+        return list(self._people)
 
     async def leave(self, person: str) -> None:
         """Close a person's line."""
@@ -203,14 +213,17 @@ class _PersonLine:
         waiting[1].append(told)
         waiting[0].set()
 
+    async def publish(self, thread: ThreadId, run: RunId, said: Struct, message_id: str) -> None:
+        subject = wire.in_subject(wire.Origin(thread, run, self._sender), self._prefix)
+        await self.client.publish(subject, wire.encode(said), headers={"Nats-Msg-Id": message_id, wire.RE: message_id})
+
     async def say(self, thread: ThreadId, run: RunId, said: wire.Resolution) -> Told:
         """Publish until it is answered: the same decision id is the same answer, however often it is said."""
-        subject = wire.in_subject(wire.Origin(thread, run, self._sender), self._prefix)
         message_id = uuid.uuid4().hex
         heard, told = self._waiting.setdefault(message_id, (anyio.Event(), []))
         try:
             with anyio.fail_after(ANSWER_SECONDS):
-                await self.client.publish(subject, wire.encode(said), headers={"Nats-Msg-Id": message_id, wire.RE: message_id})
+                await self.publish(thread, run, said, message_id)
                 await heard.wait()
             return told[0]
         except (NatsError, TimeoutError) as error:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 PORT: Final = 8420
 STOP_SECONDS: Final = 1.0
+IDLE_LOOK: Final = 60.0  # seconds between looks at whose line is needed
 WAIT_SECONDS: Final = 20.0  # for the bus at the start
 
 log = structlog.get_logger("gated.console")
@@ -99,6 +100,7 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(desk.board.run)
                 tasks.start_soon(desk.recent.read_back)
+                tasks.start_soon(_close_idle_lines, desk)
                 server = _server(desk, own)
                 ended = anyio.Event()
 
@@ -133,6 +135,15 @@ def _server(desk: Desk, hosts: Collection[str]) -> _Server:
         limit_concurrency=1000,
     )
     return _Server(config)
+
+
+async def _close_idle_lines(desk: Desk) -> None:
+    """Nobody's line stays open longer than their last session, however that ended."""
+    while True:
+        await anyio.sleep(IDLE_LOOK)
+        for person in desk.lines.speakers:
+            if not desk.sessions.of(person):
+                await desk.lines.leave(person)
 
 
 async def _open(lines: Lines, desk: Desk) -> None:

@@ -72,14 +72,13 @@ class Sessions:
     def find(self, name: str | None) -> Session | None:
         """The session of that name, unless it is over."""
         key = _digest(name) if name else b""
-        session, now = self._sessions.get(key), self._clock()
+        session = self._sessions.get(key)
         if session is None:
             return None
-        idle = IDLE if session.person is not None else ANONYMOUS
-        if now - session.used > idle or now - session.began > WHOLE:
+        if self._over(session):
             del self._sessions[key]
             return None
-        session.used = now
+        session.used = self._clock()
         self._sessions.move_to_end(key)
         return session
 
@@ -88,8 +87,14 @@ class Sessions:
             self._sessions.pop(_digest(name), None)
 
     def of(self, person: str) -> int:
-        """How many sessions a person has."""
+        """How many sessions a person has. Those that are over are dropped."""
+        for key in [key for key, session in self._sessions.items() if self._over(session)]:
+            del self._sessions[key]
         return sum(session.person is not None and session.person.name == person for session in self._sessions.values())
+
+    def _over(self, session: Session) -> bool:
+        now, idle = self._clock(), IDLE if session.person is not None else ANONYMOUS
+        return now - session.used > idle or now - session.began > WHOLE
 
 
 def _digest(name: str) -> bytes:

@@ -47,6 +47,11 @@ class Case(Struct, frozen=True):
         bodies = self.thread.of(self.run_id)
         return [d for b in bodies for d in b.decisions if isinstance(d, CallDecided) and d.ticket == self.ticket.id]
 
+    def followed_by(self) -> TicketId | None:
+        """The ticket that the same call waits on now, where answering this one led to further asks."""
+        waits = self.run.waiting.get(self.opened.calls[0].call)
+        return waits if waits != self.ticket.id else None
+
     def asked(self) -> dict[str, Any] | None:
         """What the agent asked for at first, where an edit has changed it."""
         call = self.opened.calls[0].call
@@ -137,6 +142,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
     hidden = sum(item.hidden for item in laid)
     pending = ticket.state == "pending"
     after = barriers_after(case.thread.state, case.run_id, case.policy, opened.calls[0]) if pending and not ticket.atomic else {}
+    answered = any(answer.by == visit.me.name for answer in ticket.answers)
     asked = case.asked()
     decided = case.decided()
     return {
@@ -150,10 +156,13 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "seen": not hidden or visit.here.has_seen(ticket.id, ticket.args_sha256),
         "pending": pending,
         "mine": pending and tickets.may_answer(ticket, visit.me.name, visit.now, case.groups),
-        "answered": any(answer.by == visit.me.name for answer in ticket.answers),
+        "answered": answered,
+        "counts": not answered or any(rule.stages for rule in ticket.rules),  # another yes of the same person
         "decision_id": uuid.uuid4().hex,
         "rules": [rule_in_words(rule, ticket, case.groups) for rule in ticket.rules],
         "findings": _findings(case, decided),
+        "followed_by": case.followed_by(),
+        "may_answer_for": pending and all(rule.may_answer for rule in ticket.rules) and not ticket.atomic,
         "final": next((d for d in reversed(decided) if d.decision != "suspend"), None),
         "changes": shown.diff(asked, opened.calls[0].args) if asked is not None else [],
         "curves": curves(case.thread, case.run_id, after),

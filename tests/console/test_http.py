@@ -21,6 +21,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield running
 
 
+def hidden(page: str) -> dict[str, str]:
+    """The hidden fields of a page with one form of its own."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
+
+
 # --- who gets in ---------------------------------------------------------------------------------------------------------
 
 PAGES = ["/", "/rows", "/runs", "/runs/rows", "/events", "/tickets/t1", "/tickets/a/b/t1", "/tickets/a/b/t1/edit", "/runs/a/b"]
@@ -274,6 +279,38 @@ def test_remembering_says_what_and_how_far(made: World) -> None:
         assert call.verdict().decision == "allow"
         run_page = ana.get(call.path.replace("tickets", "runs").rpartition("/")[0]).text
         assert "ana approved refund for this run" in run_page
+        again = made.portal.call(call.run.check, "refund", {"customer": "d", "amount": 7})
+        assert again.decision == "allow"
+        fields = dict(re.findall(r'<input type="hidden" name="(csrf|remembered)" value="([^"]*)">', run_page))
+        withdrawn = ana.http.post(f"{call.path.replace('tickets', 'runs').rpartition('/')[0]}/forget", data=fields)
+        assert "Withdrawn" in ana.get(withdrawn.headers["location"]).text
+        assert made.portal.call(call.run.check, "refund", {"customer": "e", "amount": 7}).decision == "suspend"
+
+
+def test_a_person_answers_for_the_tool_where_the_rule_lets_them(made: World) -> None:
+    with made.waiting("payer", "ask_human", {"question": "which?"}) as call, made.visitor("ana") as ana:
+        assert "The result is not JSON" in ana.answer(call.path, "result", result="the left one").text
+        assert "Approved." in ana.answer(call.path, "result", result='"the left one"').text
+        verdict = call.verdict()
+        assert (verdict.decision, verdict.execute, verdict.result) == ("allow", False, "the left one")
+    with made.waiting("payer", "refund", {"customer": "c", "amount": 12}) as other, made.visitor("ana") as ana:
+        assert "Answer for the tool" not in ana.get(other.path).text
+        assert "approvals.may_not_answer" in ana.answer(other.path, "result", result='"x"').text
+
+
+def test_an_edit_that_others_must_confirm_leads_to_the_ticket_that_they_see(made: World) -> None:
+    with made.waiting("writer", "wire", {"to": "x"}) as call, made.visitor("ana") as ana, made.visitor("bob") as bob:
+        assert "no schema for this tool" in ana.get(f"{call.path}/edit").text
+        data = {"csrf": ana.token(f"{call.path}/edit"), "args": '{"to": "y"}'}
+        fields = hidden(ana.http.post(f"{call.path}/edit", data=data).text)
+        page = ana.get(ana.http.post(f"{call.path}/confirm", data=fields).headers["location"]).text
+        assert "Your edit was taken." in page
+        (next_path,) = re.findall(r'asked about again: <a href="([^"]+)"', page)
+        assert next_path == made.path(f"{call.ticket}.2")
+        assert "What the edit changed" in bob.get(next_path).text
+        assert "You have answered. Others must still answer; you can still say no." in ana.get(next_path).text
+        bob.answer(next_path, "approve")
+        assert (call.verdict().decision, call.verdict().args) == ("allow", {"to": "y"})
 
 
 # --- editing -------------------------------------------------------------------------------------------------------------
@@ -291,7 +328,7 @@ def test_an_edit_is_shown_as_a_difference_then_sent(made: World) -> None:
         review = ana.http.post(f"{call.path}/edit", data=typed)
         assert "<mark>200</mark>" in review.text
         assert "<mark>50</mark>" in review.text
-        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', review.text))
+        fields = hidden(review.text)
         sent = ana.http.post(f"{call.path}/confirm", data=fields)
         assert "Your edit was taken." in ana.get(sent.headers["location"]).text
         verdict = call.verdict()

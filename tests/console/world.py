@@ -40,8 +40,8 @@ agents:
   payer:
     owner: cy
     checks: [privilege, order, contracts, dcbf]
-    allowed_tools: [refund, note, look, quick]
-    approval_required: [refund, quick]
+    allowed_tools: [refund, note, look, quick, ask_human]
+    approval_required: [refund, quick, ask_human]
     data_scope: any
     dcbf: {privacy: {budget: 1.0, per_call: 0.2}}
   writer:
@@ -72,6 +72,7 @@ approvals:
   default: {approvers: [group:leads], timeout: 15m}
   rules:
     - {on: quick, approvers: [group:leads], timeout: 3s}
+    - {on: ask_human, approvers: [group:leads], may_answer: true}
     - {on: deploy, approvers: [user:eve], timeout: 15m}
     - {on: wire, approvers: [group:leads], quorum: 2, timeout: 15m}
 groups: {leads: [ana, bob]}
