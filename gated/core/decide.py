@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gated.core import answers, batches, calls, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
-from gated.core.redaction.cover import Seen, look
+from gated.core.redaction.cover import Seen, is_clear, look
 from gated.core.state import RunState, ThreadState
 from gated.core.turn import Registry, Reply, Turn, Unfollowed, Unscored, may_speak
 from gated.events import (
@@ -70,8 +70,8 @@ class Step(Struct, frozen=True):
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
     """`at` is when the bus stored the input (µs); within a thread it never goes back."""
     seen = _look(registry, state, run_id, observation)
-    turn = Turn(registry, state, run_id, at, seen.cover)
-    _dispatch(turn, seen.decided)
+    turn = Turn(registry, state, run_id, at, None if seen is None else seen.cover)
+    _dispatch(turn, observation if seen is None else seen.decided)
     return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed))
 
 
@@ -89,8 +89,8 @@ def record(
     `redacted` is what a record that is decided again says of itself.
     """
     seen = _look(registry, state, run_id, observation)
-    turn = Turn(registry, state, run_id, at, seen.cover)
-    _dispatch(turn, seen.decided)
+    turn = Turn(registry, state, run_id, at, None if seen is None else seen.cover)
+    _dispatch(turn, observation if seen is None else seen.decided)
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
         return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), None
@@ -101,7 +101,7 @@ def record(
         seq=state.seq + 1,
         at=turn.at,
         kind=kind_of(observation),
-        observation=seen.recorded,
+        observation=observation if seen is None else seen.recorded,
         decisions=decisions,
         policy=registry.current.digest,
         prev=state.head or GENESIS,
@@ -113,18 +113,19 @@ def record(
     return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), sealed
 
 
-def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation) -> Seen:
-    """What of an observation is taken out before it is written, by the policy of its run."""
+def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation) -> Seen | None:
+    """What of an observation is taken out before it is written, by the policy of its run; usually nothing."""
     if registry.vault is None:
-        return Seen(observation, observation, None)
+        return None
     run = state.runs.get(run_id)
-    if run is None:
-        return look(observation, None, registry.current.redactor, registry.vault)
-    return look(observation, _tool_of(run, observation), registry.known[run.policy].redactor, registry.vault)
+    redactor = (registry.current if run is None else registry.known[run.policy]).redactor
+    return None if is_clear(observation, redactor) else look(observation, _tool_of(run, observation), redactor, registry.vault)
 
 
-def _tool_of(run: RunState, observation: Observation) -> str | None:
+def _tool_of(run: RunState | None, observation: Observation) -> str | None:
     """The tool that an outcome or an answer is about."""
+    if run is None:
+        return None
     if isinstance(observation, OutcomeReported):
         known = run.calls.get(observation.call)
         return None if known is None else known.tool

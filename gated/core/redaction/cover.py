@@ -37,6 +37,9 @@ from gated.events import (
 )
 
 MACHINE_KEY: Final = "<machine key>"
+QUOTED: Final = 1000  # characters of a redacted value that a text made of it may hold
+MANY: Final = 1000  # redacted values beyond which a text made of them is not searched but left out
+_PLAIN: Final = re.compile(r"[A-Za-z0-9@.+_:/=-]*")
 SHORTEST: Final = 4  # characters of a redacted value that are looked for in the texts made of it
 
 # The fields of decisions that hold text made of what an agent or a person said. (Keys of machines are covered as they are made.)
@@ -59,22 +62,32 @@ class Cover:
     def __init__(self, redactor: Redactor, vault: Vault) -> None:
         self._redactor, self._vault = redactor, vault
         self.places: list[str] = []
-        self._terms: dict[str, str] = {}  # text that must not be written -> its mark
+        self._known: list[tuple[Any, str | None, Any]] = []
+        self._taken: list[Taken] = []  # whose spellings are not among the terms yet
+        self._terms: dict[str, str] = {}  # text that must not be written -> what found it
 
     # --- values ------------------------------------------------------------------------------------------------------
 
     def value(self, value: Any, tool: str | None, where: Where = ()) -> Any:
-        """A value as it may be written, from now on also in texts."""
+        """A value as it may be written, from now on also in texts. The same value again (a call's, in its ticket) is known."""
+        for known, of, made in self._known:
+            if known is value and of == tool:
+                return made
         made, taken = self._redactor.redact(value, tool, self._vault, where)
-        for item in taken:
-            self._learn(item)
+        if taken:
+            self._known.append((value, tool, made))
+        self._taken += taken
         self.places += [place(item.where) for item in taken if where]
         return made
 
-    def _learn(self, item: Taken) -> None:
-        for text in _renderings(item.value):
-            if len(text) >= SHORTEST:
-                self._terms.setdefault(text, mark(item.kind, text, self._vault))
+    def _spellings(self) -> dict[str, str]:
+        """Of all that was taken out; worked out when there is a text that might hold it."""
+        for item in self._taken:
+            for text in _renderings(item.value):
+                if len(text) >= SHORTEST:
+                    self._terms.setdefault(text, item.kind)
+        self._taken.clear()
+        return self._terms
 
     def note_key(self) -> None:
         """A machine's key was made writable: the record is not to be decided again without the vault."""
@@ -98,9 +111,12 @@ class Cover:
     # --- texts made of values ----------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        found = sorted((term for term in self._terms if term in text), key=len, reverse=True)
+        if len(self._taken) + len(self._terms) > MANY:
+            return mark("many", text, self._vault)
+        terms = self._spellings()
+        found = sorted((term for term in terms if term in text), key=len, reverse=True)
         if found:  # in one pass, so that no mark is taken for a term
-            text = re.sub("|".join(map(re.escape, found)), lambda match: self._terms[match.group()], text)
+            text = re.sub("|".join(map(re.escape, found)), lambda m: mark(terms[m.group()], m.group(), self._vault), text)
         return self._redactor.text(text, self._vault)
 
     def decision(self, decision: Made) -> Made:
@@ -130,8 +146,10 @@ class Cover:
 
 
 def _renderings(value: Any) -> dict[str, None]:
-    """A value in the spellings in which rules quote it."""
-    text = fields.render(value)
+    """A value, as far as anybody quotes it, in the spellings in which rules do."""
+    text = fields.render(value)[:QUOTED]
+    if _PLAIN.fullmatch(text):
+        return dict.fromkeys((text, text.casefold(), text[:MAX_RENDERED]))
     inner = fields.compact(text)[1:-1]
     spellings = (text, inner, unquote(text), repr(text)[1:-1])
     short = (escape_text(spelling, limit) for spelling in spellings for limit in (len(spelling), MAX_RENDERED))
@@ -152,25 +170,25 @@ def _mapped(value: Any, cover: Callable[[str], str], texts: bool = False) -> Any
 # --- looking at an observation ---------------------------------------------------------------------------------------
 
 
-def look(observation: Observation, tool: str | None, redactor: Redactor, vault: Vault) -> Seen:
-    """What of an observation must not be written. `tool` is the one that an outcome or an answer is about."""
-    if not redactor.active or _is_clear(observation, redactor):
-        return Seen(observation, observation, None)
-    cover = Cover(redactor, vault)
-    decided, recorded = _looked(observation, tool, redactor, vault, cover)
-    return Seen(decided, recorded, cover if cover.places else None)
-
-
-def _is_clear(said: Observation, redactor: Redactor) -> bool:
-    """The usual intent and outcome: nothing in them may have to be taken out."""
+def is_clear(said: Observation, redactor: Redactor) -> bool:
+    """Whether nothing has to be taken out: quick for the usual intent and outcome, and never a false yes."""
+    if not redactor.active:
+        return True
     if isinstance(said, IntentsReceived):
         for wanted in said.calls:  # half the price of any() over a generator
             if wanted.why is not None or wanted.scores or redactor.suspects(wanted.args):
                 return False
         return True
     if isinstance(said, OutcomeReported):
-        return (said.content is None and not said.facts) or not redactor.suspects([said.content, said.facts])
+        return (said.content is None and not said.facts) or not redactor.suspects((said.content, said.facts))
     return False
+
+
+def look(observation: Observation, tool: str | None, redactor: Redactor, vault: Vault) -> Seen:
+    """What of an observation must not be written. `tool` is the one that an outcome or an answer is about."""
+    cover = Cover(redactor, vault)
+    decided, recorded = _looked(observation, tool, redactor, vault, cover)
+    return Seen(decided, recorded, cover if cover.places else None)
 
 
 def _looked(
@@ -234,7 +252,10 @@ def keys(touches: tuple[Touch, ...], redactor: Redactor, vault: Vault) -> tuple[
 
     So a key is redacted by what it is, never by what else its call holds.
     """
-    if not any(redactor.hides_key(touch.machine, touch.key) for touch in touches):
+    for touch in touches:
+        if redactor.hides_key(touch.machine, touch.key):
+            break
+    else:
         return touches
     return tuple(replace(touch, key=redactor.key(touch.machine, touch.key, vault)) for touch in touches)
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import re2
 
 from gated.core.redaction import personal, secrets
-from gated.core.redaction.rules import Rule
+from gated.core.redaction.rules import Limit, Rule
 
 DetectorName = Literal["secrets", "email", "card", "ssn", "iban", "phone"]
 NAMES: Final[tuple[DetectorName, ...]] = get_args(DetectorName)
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 class _Compiled(NamedTuple):
     kind: str
     search: Callable[[str], Iterator[Any]]
-    check: Callable[[str], bool] | None
+    check: Callable[[str, Limit], bool] | None
 
 
 class Finder:
@@ -62,22 +62,24 @@ class Finder:
             return self.active and self._match(text) is not None
         return self.active and any(self._match(form) for form in forms(text))
 
-    def kind_of(self, text: str) -> str | None:
-        """The detector that finds something in a text, in whatever of its forms."""
+    def kind_of(self, text: str, limit: Limit | None = None) -> str | None:
+        """The detector that finds something in a text, in whatever of its forms. `limit` is shared by the texts of a message."""
+        limit = limit or Limit()
         for form in forms(text):
-            found = self._first(form)
+            found = self._first(form, limit)
             if found is not None:
                 return found
         return None
 
-    def _first(self, form: str) -> str | None:
-        hits = self._match(form) or ()
-        return next((self._rules[i].kind for i in sorted(hits) if i != self._name_rule and _any(self._rules[i], form)), None)
+    def _first(self, form: str, limit: Limit) -> str | None:
+        hits = [i for i in sorted(self._match(form) or ()) if i != self._name_rule]
+        return next((self._rules[i].kind for i in hits if any(True for _ in _spans(self._rules[i], form, limit))), None)
 
     def spans(self, text: str) -> list[Span]:
         """What is found in a text as it is written, in order, none inside another."""
         hits = (self.active and self._match(text)) or ()
-        spans = [span for i in sorted(hits) if i != self._name_rule for span in _spans(self._rules[i], text)]
+        limit = Limit()
+        spans = [span for i in sorted(hits) if i != self._name_rule for span in _spans(self._rules[i], text, limit)]
         spans.sort(key=lambda span: (span.start, -span.end))
         kept: list[Span] = []
         for span in spans:
@@ -112,14 +114,10 @@ def _compile(kind: str, rule: Rule) -> _Compiled:
     return _Compiled(kind, re2.compile(rule.regex, _options()).finditer, rule.check)
 
 
-def _spans(rule: _Compiled, text: str) -> Iterator[Span]:
+def _spans(rule: _Compiled, text: str, limit: Limit) -> Iterator[Span]:
     for match in rule.search(text):
-        if rule.check is None or rule.check(match.group()):
+        if rule.check is None or rule.check(match.group(), limit):
             yield Span(match.start(), match.end(), rule.kind)
-
-
-def _any(rule: _Compiled, text: str) -> bool:
-    return next(_spans(rule, text), None) is not None
 
 
 _INVISIBLE: Final = dict.fromkeys([0x00AD, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F), 0x2060, 0xFEFF])

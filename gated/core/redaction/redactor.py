@@ -15,6 +15,7 @@ from msgspec import Struct
 from gated.core.order.fields import Every, FieldError, Step, compile_field
 from gated.core.order.globs import compile_glob
 from gated.core.redaction.detectors import DetectorName, finder
+from gated.core.redaction.rules import Limit
 from gated.core.redaction.vault import SHOWN, Vault
 
 FIELD: Final = "field"
@@ -77,36 +78,36 @@ class Redactor:
     def redact(self, value: Any, tool: str | None, vault: Vault, where: Where = ()) -> tuple[Any, list[Taken]]:
         """The value without what must not be written, and what was taken out of it. The value itself where that is nothing."""
         taken: list[Taken] = []
-        made = self._redact(value, where, tool, vault, taken)
+        made = self._redact(value, where, tool, _Work(vault, taken, Limit()))
         return (made, taken) if taken else (value, taken)
 
-    def _redact(self, value: Any, where: Where, tool: str | None, vault: Vault, taken: list[Taken]) -> Any:
-        kind = self._kind(value, where, tool)
+    def _redact(self, value: Any, where: Where, tool: str | None, work: _Work) -> Any:
+        kind = self._kind(value, where, tool, work.limit)
         if kind is not None:
-            taken.append(Taken(where, kind, value))
-            return {"redacted": kind, "sha256": vault.digest(value)}
+            work.taken.append(Taken(where, kind, value))
+            return {"redacted": kind, "sha256": work.vault.digest(value)}
         if isinstance(value, dict):
-            written = {self._key(key, where, vault, taken): item for key, item in value.items()}
-            return {key: self._redact(item, (*where, key), tool, vault, taken) for key, item in written.items()}
+            written = {self._key(key, where, work): item for key, item in value.items()}
+            return {key: self._redact(item, (*where, key), tool, work) for key, item in written.items()}
         if isinstance(value, list | tuple):
-            return [self._redact(item, (*where, index), tool, vault, taken) for index, item in enumerate(value)]
+            return [self._redact(item, (*where, index), tool, work) for index, item in enumerate(value)]
         return value
 
-    def _kind(self, value: Any, where: Where, tool: str | None) -> str | None:
-        if any(field.covers(tool, where) for field in self._fields):
+    def _kind(self, value: Any, where: Where, tool: str | None, limit: Limit) -> str | None:
+        if self._fields and any(field.covers(tool, where) for field in self._fields):
             return None if value is None else FIELD
         text = _text(value)
         if not text:
             return None
         telling = isinstance(value, str) and bool(where) and isinstance(where[-1], str) and self.finder.is_telling(where[-1])
-        return "secrets" if telling else self.finder.kind_of(text)
+        return "secrets" if telling else self.finder.kind_of(text, limit)
 
-    def _key(self, key: str, where: Where, vault: Vault, taken: list[Taken]) -> str:
-        kind = self.finder.kind_of(key) if self.finder.active else None
+    def _key(self, key: str, where: Where, work: _Work) -> str:
+        kind = self.finder.kind_of(key, work.limit) if self.finder.active else None
         if kind is None:
             return key
-        taken.append(Taken((*where, KEY), kind, key))
-        return mark(kind, key, vault)
+        work.taken.append(Taken((*where, KEY), kind, key))
+        return mark(kind, key, work.vault)
 
     def text(self, text: str, vault: Vault) -> str:
         """A text for people without what the detectors find in it, in whatever spelling."""
@@ -125,6 +126,14 @@ class Redactor:
     def key(self, machine: str, key: str, vault: Vault) -> str:
         """A machine's key as it may be written: as a whole where it is made of a redacted field."""
         return mark(FIELD, key, vault) if machine in self._keyed else self.text(key, vault)
+
+
+class _Work(NamedTuple):
+    """One value being redacted."""
+
+    vault: Vault
+    taken: list[Taken]
+    limit: Limit
 
 
 class Taken(NamedTuple):
@@ -174,6 +183,11 @@ def _is_long_number(value: Any) -> bool:
 
 def _lines(value: Any) -> str:
     """Every text, key and long number of a value, a line each; walked without recursion."""
+    if type(value) is dict:
+        try:
+            return "\n".join((*value, *value.values()))  # the usual call: names and texts
+        except TypeError:
+            pass
     found: list[str] = []
     stack = [value]
     while stack:

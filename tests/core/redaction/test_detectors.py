@@ -4,6 +4,7 @@ import pytest
 
 from gated.core.redaction.detectors import NAMES, finder
 from gated.core.redaction.personal import is_card, is_iban
+from gated.core.redaction.rules import Limit
 from gated.core.redaction.secrets import is_telling, rules
 
 EVERYTHING = finder(NAMES)
@@ -121,7 +122,20 @@ def test_a_long_text_is_read_in_one_pass(length: int) -> None:
 
 
 def test_check_digits() -> None:
-    assert is_card("5555 5555 5555 4444")
-    assert not is_card("5555 5555 5555 4445")
-    assert is_iban("FR14 2004 1010 0505 0001 3M02 606")
-    assert not is_iban("FR14 2004 1010 0505 0001 3M02 607")
+    assert is_card("5555 5555 5555 4444", Limit())
+    assert not is_card("5555 5555 5555 4445", Limit())
+    assert is_iban("FR14 2004 1010 0505 0001 3M02 606", Limit())
+    assert not is_iban("FR14 2004 1010 0505 0001 3M02 607", Limit())
+
+
+def test_a_number_is_found_behind_others() -> None:
+    assert EVERYTHING.kind_of("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 4111 1111 1111 1111 17") == "card"
+    assert EVERYTHING.kind_of("ref AB12 and DE89 3704 0044 0532 0130 00 please") == "iban"
+
+
+def test_a_message_cannot_buy_time() -> None:
+    """What is left unchecked counts as found."""
+    limit = Limit(100)
+    assert finder(("card",)).kind_of("1 " * 10_000, limit) == "card"
+    assert limit.left < 0
+    assert finder(("card",)).kind_of("2 " * 50, limit) == "card"
