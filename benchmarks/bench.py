@@ -131,7 +131,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each closed loop")
     parser.add_argument("--core", action="store_true", help="only what needs no bus")
     parser.add_argument("--uvloop", action="store_true", help="the daemon on uvloop (extra `gated[uvloop]`)")
+    parser.add_argument("--cluster", action="store_true", help="workers on the JetStream log, nothing else")
     chosen = parser.parse_args()
+    if chosen.cluster:
+        from benchmarks import cluster  # which needs this module
+
+        cluster.main([argument for argument in sys.argv[1:] if argument != "--cluster"])
+        return
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
     found |= core.measure()
     found |= detectors.measure()
