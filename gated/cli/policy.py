@@ -19,6 +19,7 @@ from gated.cli.explain import explain_call
 from gated.cli.init import init
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
 from gated.cli.reading import compiled, document_of
+from gated.cli.running import bind
 from gated.cli.suggest import suggest_policy
 from gated.cli.train_barrier import train_barrier
 from gated.core.order.diagram import mermaid, svg
@@ -153,3 +154,4 @@ app.command("check", epilog="Example: gated policy check policy.yaml")(check)
 app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
 app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)
 app.command("suggest", epilog="Example: gated policy suggest --log .gated/log.db --out policy.yaml")(suggest_policy)
+app.command("bind", epilog="Example: gated policy bind --now --run r1")(bind)

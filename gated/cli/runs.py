@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from gated.cli import timeline as timelines
 from gated.cli.output import NO, Json, LogPath, colour, console, fail, run_async, say, say_json, table
+from gated.cli.running import kill, start
 from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
 from gated.core.policy import Policy
@@ -178,3 +179,7 @@ def _print_state(view: dict[str, Any]) -> None:
         say("order " + ", ".join(f"{name} {number}" for name, number in counted.items()))
     for waiting in view["waiting"]:
         say(f"[yellow]waits[/] ticket {waiting['ticket']} until {waiting['expires_at']}")
+
+
+app.command("start", epilog="Example: gated runs start r1 --agent coder --task 'Fix the typo'")(start)
+app.command("kill", epilog="Example: gated runs kill r1 --reason 'wrong branch'")(kill)

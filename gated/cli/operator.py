@@ -1,0 +1,163 @@
+"""An operator at the bus: opens runs, ends them, binds them to the policy that holds now, and hears what became of it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+import msgspec
+import nats
+import typer
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from gated import ingress, wire
+from gated.cli.output import CANNOT, NO, fail, run_async
+from gated.events import RunId, Sender, ThreadId
+from gated.shell.nats_config import inbox_prefix
+from gated.wire import Origin
+
+SECONDS: Final = 5.0
+
+Data = Annotated[Path, typer.Option(help="Folder of the running gate.")]
+Name = Annotated[str, typer.Option("--as", envvar="GATED_OPERATOR", help="The operator that you are.")]
+Nats = Annotated[
+    str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
+]
+Password = Annotated[str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Your password there (from the environment).")]
+Creds = Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")]
+
+View = dict[str, Any]  # a run, as `runs.show` of the API tells it
+
+
+class Place(Struct, frozen=True):
+    """Which gate, and as whom."""
+
+    name: str
+    data: Path
+    url: str | None = None
+    password: str | None = None
+    creds: Path | None = None
+
+
+class Operator:
+    """What `operate` gives."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self._name = client, name
+        self._refused: dict[str, str] = {}
+
+    async def ask(self, verb: str, **question: Any) -> Any:
+        """An answer of the API; None where it has none to give."""
+        try:
+            answer = await self._client.request(f"{wire.PREFIX}.api.{verb}", msgspec.json.encode(question), timeout=SECONDS)
+        except (NatsError, TimeoutError) as error:
+            fail(f"the gate does not answer `{verb}`: {error or type(error).__name__}", NO)
+        if answer.headers and "Nats-Service-Error" in answer.headers:
+            return None
+        return json.loads(answer.data)
+
+    async def say(self, thread: str, run: str, said: Any, done: Callable[[View], bool]) -> View:
+        """Say something for a run, and wait until it shows in the run. Ends the command where it is refused."""
+        message_id = uuid.uuid4().hex
+        await self._publish(thread, run, said, message_id)
+        with anyio.move_on_after(SECONDS):
+            while True:
+                if message_id in self._refused:
+                    fail(self._refused[message_id], NO)
+                view: View | None = await self.ask("runs.show", thread=thread, run=run)
+                if view is not None and done(view):
+                    return view
+                await anyio.sleep(0.05)
+        fail("it is stored on the bus, and the gate has not taken it yet: it does once it runs", NO)
+
+    async def open_runs(self) -> list[tuple[str, str]]:
+        """(thread, run) of every run that has not ended, by the log."""
+        found: dict[tuple[str, str], None] = {}
+        after, whole = 0, False
+        while not whole:
+            page = await self.ask("log.read", after=after)
+            for record in page["records"]:
+                body = record["body"]
+                place = body["thread"], body["run"]
+                for decision in body["decisions"]:
+                    if decision["kind"] == "run_opened":
+                        found[place] = None
+                    elif decision["kind"] == "run_ended":
+                        found.pop(place, None)
+            after, whole = page["after"], page["complete"] or not page["records"]
+        return list(found)
+
+    async def _publish(self, thread: str, run: str, said: Any, message_id: str) -> None:
+        origin = Origin(ThreadId(thread), RunId(run), Sender("operator", self._name))
+        try:
+            stored = await self._client.request(
+                wire.in_subject(origin), msgspec.json.encode(said), timeout=SECONDS, headers={"Nats-Msg-Id": message_id}
+            )
+        except (NatsError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            fail(f"the bus did not take it: {why}; may `{self._name}` operate with these credentials?", NO)
+        if (problem := json.loads(stored.data).get("error")) is not None:
+            fail(f"the bus did not take it: {problem.get('description')}", NO)
+
+    async def hear(self, message: Msg) -> None:
+        said = json.loads(message.data)
+        re = (message.headers or {}).get(wire.RE)
+        if re is not None and said.get("type") == "refusal":
+            self._refused[re] = f"{said['code']}: {said['reason']}"
+
+
+@asynccontextmanager
+async def operate(place: Place) -> AsyncIterator[Operator]:
+    """Connect as the operator. Ends the command where no gate is found."""
+    url, options = await _credentials(place)
+    prefix = inbox_prefix("operator", place.name)
+    try:
+        client = await nats.connect(url, inbox_prefix=prefix, allow_reconnect=False, connect_timeout=3, **options)
+    except (OSError, NatsError, TimeoutError) as error:
+        fail(f"no bus at `{url}`: {error or type(error).__name__}", CANNOT)
+    try:
+        operator = Operator(client, place.name)
+        await client.subscribe(f"{wire.PREFIX}.out.*.*.operator.{place.name}", cb=operator.hear)
+        await client.flush()
+        yield operator
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+
+
+async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
+    user = f"operator:{place.name}"
+    if place.url is not None:
+        given = {"user_credentials": str(place.creds)} if place.creds else {"user": user, "password": place.password or ""}
+        return place.url, given
+    try:
+        bus = json.loads(await anyio.Path(place.data / "bus" / "bus.json").read_text())
+    except OSError:
+        fail(f"no gate runs with the folder `{place.data}`: start one with `gated up`, or give `--nats`", CANNOT)
+    if user not in bus["users"]:
+        fail(f"`{place.name}` is no operator of this gate", CANNOT)
+    return bus["url"], {"user": user, "password": bus["users"][user]}
+
+
+def at_bus(place: Place, work: Callable[[Operator], Awaitable[Any]]) -> Any:
+    """Do something as an operator, and give back what came of it."""
+
+    async def sit() -> Any:
+        async with operate(place) as operator:
+            return await work(operator)
+
+    return run_async(sit)
+
+
+def checked_id(text: str, what: str) -> str:
+    if not ingress.is_id(text):
+        fail(f"`{text}` is no id of a {what}: 1 to 128 of the characters A-Z a-z 0-9 _ -")
+    return text

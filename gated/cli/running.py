@@ -1,0 +1,116 @@
+"""`gated runs start`, `gated runs kill`, `gated policy bind`: what only an operator may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from gated.cli.operator import Creds, Data, Name, Nats, Operator, Password, Place, View, at_bus, checked_id
+from gated.cli.output import NO, Json, fail, say, say_json
+from gated.wire import PolicyBind, RunKill, RunStart
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")]
+Thread = Annotated[str | None, typer.Option(help="Its thread; default: the run is its own.")]
+
+
+def start(
+    run: RunArgument,
+    agent: Annotated[str, typer.Option(help="Whose run it is.")],
+    thread: Thread = None,
+    task: Annotated[str | None, typer.Option(help="What the agent is to do.")] = None,
+    parent: Annotated[str | None, typer.Option(help="The run that it is a child of, on the same thread.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    name: Name = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
+    """Open a run for an agent: the only way where its policy says `opened_by: operator`."""
+    said = RunStart(agent=checked_id(agent, "agent"), task=task, labels=_labels(label), parent_run=parent)
+    where = checked_id(thread or run, "thread"), checked_id(run, "run")
+
+    async def work(operator: Operator) -> View:
+        if await operator.ask("runs.show", thread=where[0], run=where[1]) is not None:
+            fail(f"run `{run}` is there already: run ids are single use within a thread", NO)
+        return await operator.say(*where, said, lambda view: True)
+
+    _told(at_bus(Place(name, data, nats, password, creds), work), json_, "open")
+
+
+def kill(
+    run: RunArgument,
+    thread: Thread = None,
+    reason: Annotated[str, typer.Option(help="Why; the agent is told.")] = "",
+    name: Name = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
+    """End a run: it takes no more calls, and what waits for people is cancelled."""
+    where = checked_id(thread or run, "thread"), checked_id(run, "run")
+
+    async def work(operator: Operator) -> View:
+        return await operator.say(*where, RunKill(reason=reason), lambda view: bool(view["status"] != "open"))
+
+    _told(at_bus(Place(name, data, nats, password, creds), work), json_, "ended")
+
+
+def bind(
+    now: Annotated[bool, typer.Option("--now", help="Say that you mean it: running runs change their rules.")] = False,
+    run: Annotated[list[str] | None, typer.Option(help="Only this run, as THREAD/RUN or RUN; may be repeated.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The digest of another policy that the daemon has.")] = None,
+    name: Name = "local",
+    data: Data = Path(".gated"),
+    nats: Nats = None,
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
+    """Bind running runs to the policy that new runs get. A reload alone binds new runs only; each change is an event."""
+    if not now:
+        fail("this changes the rules of runs that are under way: say --now if you mean it", NO)
+
+    async def work(operator: Operator) -> list[View]:
+        digest = policy or (await operator.ask("health"))["policy"]
+        chosen = [_place(text) for text in run] if run else await operator.open_runs()
+        return [
+            await operator.say(*place, PolicyBind(policy=digest), lambda view: bool(view["policy"] == digest)) for place in chosen
+        ]
+
+    bound: list[View] = at_bus(Place(name, data, nats, password, creds), work)
+    if json_:
+        say_json([{key: view[key] for key in ("thread", "run", "agent", "policy")} for view in bound])
+    else:
+        for view in bound:
+            say(f"run {escape(view['run'])} of {escape(view['agent'])} is bound to policy {view['policy'][:12]}")
+        say(f"{len(bound)} run{'s' * (len(bound) != 1)} bound")
+
+
+def _told(view: View, json_: bool, what: str) -> None:
+    if json_:
+        say_json(view)
+    else:
+        where = "" if view["thread"] == view["run"] else f" on thread {escape(view['thread'])}"
+        say(f"run {escape(view['run'])} of {escape(view['agent'])}{where} is {what}, under policy {view['policy'][:12]}")
+
+
+def _labels(pairs: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            fail(f"a label is name=value, not `{pair}`")
+        found[name] = value
+    return found
+
+
+def _place(text: str) -> tuple[str, str]:
+    thread, slash, run = text.partition("/")
+    return checked_id(thread, "thread"), checked_id(run if slash else thread, "run")

@@ -1,0 +1,78 @@
+"""What an operator does from a terminal, at a real gate: opens runs, ends them, binds them to another policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from anyio import to_thread
+from typer.testing import CliRunner
+
+from gated.cli import app
+from shell.live import gate, write_policy
+
+POLICY = """
+version: 1
+agents:
+  worker: {allowed_tools: [read], data_scope: any, checks: [privilege], runs: {opened_by: operator}}
+"""
+
+
+async def gated(folder: Path, *arguments: str) -> tuple[int, str]:
+    words = [*arguments, "--data", str(folder)]
+    done = await to_thread.run_sync(lambda: CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"}))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+async def test_an_operator_opens_a_run_and_only_then_its_agent_works(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.agent("worker") as worker:
+        assert (await worker.run(run="r1").check("read", {})).code == "lifecycle.run_not_open"
+        status, said = await gated(
+            tmp_path, "runs", "start", "r1", "--agent", "worker", "--task", "read", "--label", "a=b", "--json"
+        )
+        assert status == 0, said
+        view = json.loads(said)
+        assert (view["agent"], view["task"], view["labels"], view["status"]) == ("worker", "read", {"a": "b"}, "open")
+        assert (await worker.run(run="r1", resume=True).check("read", {})).decision == "allow"
+        status, said = await gated(tmp_path, "runs", "start", "r1", "--agent", "worker")
+        assert (status, "is there already" in said) == (1, True)
+        status, said = await gated(tmp_path, "runs", "start", "c1", "--thread", "r1", "--parent", "r1", "--agent", "worker")
+        assert (status, "run c1 of worker on thread r1 is open" in said) == (0, True)
+
+
+async def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY):
+        status, said = await gated(tmp_path, "runs", "start", "r1", "--agent", "ghost")
+        assert (status, "privilege.no_profile" in said) == (1, True)
+        assert (await gated(tmp_path, "runs", "start", "a.b", "--agent", "worker"))[0] == 2
+        assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", "--label", "x"))[0] == 2
+        assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", "--as", "stranger"))[0] == 2
+    assert (await gated(tmp_path / "nowhere", "runs", "start", "r1", "--agent", "worker"))[0] == 2
+
+
+async def test_an_operator_ends_a_run(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.agent("worker") as worker:
+        await gated(tmp_path, "runs", "start", "r1", "--agent", "worker")
+        status, said = await gated(tmp_path, "runs", "kill", "r1", "--reason", "wrong branch")
+        assert (status, "run r1 of worker is ended" in said) == (0, True)
+        verdict = await worker.run(run="r1", resume=True).check("read", {})
+        assert (verdict.code, "wrong branch" in (verdict.reason or "")) == ("lifecycle.run_completed", True)
+
+
+async def test_running_runs_are_bound_to_the_policy_of_now_when_they_are_told_to(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.agent("worker") as worker:
+        for run in ("r1", "r2", "r3"):
+            await gated(tmp_path, "runs", "start", run, "--agent", "worker")
+        await gated(tmp_path, "runs", "kill", "r3")
+        write_policy(tmp_path, POLICY.replace("[read]", "[write]"))
+        assert await live.daemon.reload() is True
+        assert (await worker.run(run="r1", resume=True).check("read", {})).decision == "allow"
+        assert (await gated(tmp_path, "policy", "bind"))[0] == 1
+        status, said = await gated(tmp_path, "policy", "bind", "--now", "--run", "r1")
+        assert (status, "1 run bound" in said) == (0, True)
+        assert (await worker.run(run="r1", resume=True).check("read", {})).decision == "deny"
+        assert (await worker.run(run="r2", resume=True).check("read", {})).decision == "allow"
+        status, said = await gated(tmp_path, "policy", "bind", "--now", "--json")
+        assert (status, sorted(view["run"] for view in json.loads(said))) == (0, ["r1", "r2"])
+        assert (await worker.run(run="r2", resume=True).check("read", {})).decision == "deny"
