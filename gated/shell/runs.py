@@ -48,6 +48,7 @@ from gated.shell.verdict_tokens import VerdictSigner
 BATCH: Final = 32  # inputs that are decided in one go
 QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
 CAPACITY: Final = 4096  # inputs that wait in memory
+ASIDE: Final = 16_384  # inputs that are set aside at the same time; those of other threads go on meanwhile
 ASKED: Final = 3  # rounds of asking detectors about one input: an admitted call of it may let another reach them
 RETRY: Final = 0.25  # seconds between two attempts to append
 LOST: Final = BATCH * (QUEUE + 2)  # the newest records that a crash may have kept from being published
@@ -94,7 +95,7 @@ class Runs:
 
     def room(self) -> int:
         """How many more inputs may be pulled."""
-        return 0 if self._draining else CAPACITY - len(self._inbox) - len(self._held)
+        return 0 if self._draining else min(CAPACITY - len(self._inbox), ASIDE - len(self._held))
 
     def take(self, item: Input) -> None:
         """An input off the bus. What is not of the contract's form has no run and is dropped with a line in the log."""

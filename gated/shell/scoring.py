@@ -9,11 +9,12 @@ INVARIANT: every detector that is asked gives a score or a reason why there is n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import structlog
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 
 from gated.core.scores import with_answers
 from gated.core.stages.semantic import Detector, DetectorName, JudgeEntry, Seen, SemanticRules
@@ -23,10 +24,11 @@ from gated.shell.detectors import drift, injection, secrets
 from gated.shell.detectors.fingerprints import Fingerprinter
 from gated.shell.detectors.judge import Judge, JudgeMissing, NoAnswer, Question
 from gated.shell.embedding import embedder
+from gated.shell.fair_threads import FairThreads
 
 THREADS: Final = 2  # detectors that compute at the same time
 MARGIN: Final = 0.02  # seconds by which a judge's own timeout comes first, so that nothing of the question is left over
-QUESTIONS: Final = 64  # questions that judges have to answer at the same time
+QUESTIONS: Final = 64  # questions about one agent's calls that judges have to answer at the same time
 
 log = structlog.get_logger("gated.scoring")
 
@@ -45,7 +47,6 @@ class About(NamedTuple):
 
 Judges = Callable[[JudgeEntry], Judge]
 Said = TypeVar("Said", bound=Observation)
-T = TypeVar("T")
 
 
 class Scorer:
@@ -55,8 +56,8 @@ class Scorer:
         self._fingerprints = Fingerprinter(key)
         self._judge_of = judge_of
         self._judges: dict[JudgeEntry, Judge] = {}
-        self._threads = CapacityLimiter(THREADS)
-        self._questions = CapacityLimiter(QUESTIONS)
+        self._threads = FairThreads(THREADS)
+        self._questions: dict[str, CapacityLimiter] = {}
 
     async def answered(self, said: Said, about: About, unscored: Sequence[Unscored]) -> Said:
         """The observation with a score, or the reason why there is none, for everything that was `unscored` in it."""
@@ -81,17 +82,18 @@ class Scorer:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     async def _score(self, about: About, item: Unscored, detector: Detector) -> Score:
+        run = partial(self._threads.run, about.agent)
         ask: Mapping[DetectorName, Callable[[], Awaitable[Score]]] = {
-            "secrets": lambda: self._compute(secrets.score, item.value),
-            "exfiltration": lambda: self._compute(self._fingerprints.compare, item.value, about.seen.fingerprints),
-            "drift": lambda: self._compute(drift.score, about.task, item.tool, item.value),
+            "secrets": lambda: run(secrets.score, item.value),
+            "exfiltration": lambda: run(self._fingerprints.compare, item.value, about.seen.fingerprints),
+            "drift": lambda: run(drift.score, about.task, item.tool, item.value),
             "judge": lambda: self._judge(about, item, detector),
         }
         return await self._in_time(detector, ask[detector.name])
 
     async def _judge(self, about: About, item: Unscored, detector: Detector) -> Score:
         question = Question(about.thread, about.run, item.call, about.agent, item.tool, item.value, about.task)
-        async with self._questions:
+        async with self._questions.setdefault(about.agent, CapacityLimiter(QUESTIONS)):
             left = anyio.current_effective_deadline() - anyio.current_time()
             said = await self._judge_named(about.rules.judge).ask(question, max(0.001, left - MARGIN))
         return Score(said.value, about.conceal(said.reason))
@@ -112,6 +114,7 @@ class Scorer:
     async def close(self) -> None:
         for judge in self._judges.values():
             await judge.close()
+        await self._threads.close()
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -122,14 +125,14 @@ class Scorer:
             marks: list[Fingerprints | str] = []
 
             async def mark() -> Score:
-                marks.append(await self._compute(self._fingerprints.take, item.value))
+                marks.append(await self._threads.run(about.agent, self._fingerprints.take, item.value))
                 return Score(0)
 
             failed = await self._in_time(detector, mark)
             found["fingerprints"] = marks[0] if marks else failed.reason
 
         async def look(detector: Detector) -> None:
-            found["injection"] = await self._in_time(detector, lambda: self._compute(injection.read, item.value))
+            found["injection"] = await self._in_time(detector, lambda: self._threads.run(about.agent, injection.read, item.value))
 
         async with anyio.create_task_group() as tasks:
             for name in item.detectors:
@@ -137,9 +140,6 @@ class Scorer:
         return Reading(**found)
 
     # --- whatever becomes of them ------------------------------------------------------------------------------------
-
-    async def _compute(self, detect: Callable[..., T], *given: Any) -> T:
-        return await to_thread.run_sync(detect, *given, abandon_on_cancel=True, limiter=self._threads)
 
     async def _in_time(self, detector: Detector, ask: Callable[[], Awaitable[Score]]) -> Score:
         with anyio.move_on_after(detector.timeout / 1e6):
