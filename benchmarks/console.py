@@ -1,4 +1,4 @@
-"""What the console's pages cost with many open tickets: python -m benchmarks.console [--json] [--tickets N]
+"""What the console's pages cost with many open tickets: python -m benchmarks.console [--json] [--tickets N] [--browser]
 
 A gate and a console in one process, over real HTTP on loopback; each figure is the time until the whole answer is there, in ms.
 The target is that of the list with 10,000 open tickets: under 100 ms.
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -42,8 +43,8 @@ PASSWORD = "a password for benchmarks"
 PER_RUN = 100
 
 
-async def open_tickets(server: Server, count: int) -> None:
-    """So many suspended calls, a hundred a run."""
+async def open_tickets(server: Server, count: int, first: int = 0) -> None:
+    """So many suspended calls, a hundred a run; runs are numbered from `first`."""
     password = server.bus.users["agent:payer"]
     client = await nats.connect(server.bus.url, user="agent:payer", password=password, inbox_prefix="_INBOX.agent.payer")
     heard, done = 0, asyncio.Event()
@@ -55,7 +56,7 @@ async def open_tickets(server: Server, count: int) -> None:
             done.set()
 
     await client.subscribe("gated.out.*.*.agent.payer", cb=hear)
-    for run in range(count // PER_RUN):
+    for run in range(first, first + count // PER_RUN):
         calls = [{"id": f"c{n}", "tool": "refund", "args": {"customer": f"c-{run}-{n}", "amount": n}} for n in range(PER_RUN)]
         data = json.dumps({"type": "intents", "nesting": "explicit", "calls": calls}).encode()
         await client.publish(f"gated.in.run{run}.run{run}.agent.payer", data)
@@ -73,7 +74,7 @@ async def timed(times: int, work: Callable[[], Awaitable[Any]]) -> tuple[float, 
     return percentiles(spent)
 
 
-async def measure(count: int) -> dict[str, float]:
+async def measure(count: int, browser: bool) -> dict[str, float]:
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="gated-bench-") as name:
         folder = Path(name)
@@ -92,12 +93,13 @@ async def measure(count: int) -> dict[str, float]:
                     while len(desk.board) < count or not desk.recent.ready:  # noqa: ASYNC110 (there is no event for it)
                         await asyncio.sleep(0.01)
                     found["ready_ms"] = (time.perf_counter() - began) * 1000
-                    found |= await pages(desk, server)
+                    found |= await pages(desk)
+                    found |= await in_a_browser(desk, server) if browser else {}
         await event_log.close()
     return found
 
 
-async def pages(desk: Desk, server: Server) -> dict[str, float]:
+async def pages(desk: Desk) -> dict[str, float]:
     found: dict[str, float] = {}
     origin = desk.settings.origin
     async with httpx.AsyncClient(base_url=origin, headers={"accept": "text/html", "origin": origin}, timeout=60) as http:
@@ -117,12 +119,56 @@ async def pages(desk: Desk, server: Server) -> dict[str, float]:
     return found
 
 
+WATCH = """
+window.slow = [];
+new PerformanceObserver((list) => window.slow.push(...list.getEntries().map((e) => e.duration))).observe({ type: "longtask" });
+window.gaps = [];
+let last = performance.now();
+const frame = (at) => { window.gaps.push(at - last); last = at; requestAnimationFrame(frame); };
+requestAnimationFrame(frame);
+"""
+
+
+async def in_a_browser(desk: Desk, server: Server, seconds: float = 10.0) -> dict[str, float]:
+    """How smooth the open list stays in Chromium while a hundred tickets a second open: the longest task and frame gap, in ms."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"):
+        options.add_argument(flag)
+    options.binary_location = str(shutil.which("chromium"))
+    driver = await asyncio.to_thread(lambda: webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))))
+
+    def log_in() -> None:
+        driver.get(f"{desk.settings.origin}/login")
+        driver.find_element(By.ID, "name").send_keys("ana")
+        driver.find_element(By.ID, "password").send_keys(PASSWORD)
+        driver.find_element(By.CSS_SELECTOR, "button.go").click()
+        driver.execute_script(WATCH)
+
+    try:
+        await asyncio.to_thread(log_in)
+        for burst in range(int(seconds)):
+            await open_tickets(server, PER_RUN, first=1_000_000 + burst)
+            await asyncio.sleep(1)
+        slow, gaps, shown = await asyncio.to_thread(
+            driver.execute_script, "return [window.slow, window.gaps, Number(document.querySelector('[data-open]').textContent)]"
+        )
+    finally:
+        await asyncio.to_thread(driver.quit)
+    assert shown == len(desk.board), (shown, len(desk.board))
+    return {"browser_longest_task_ms": max(slow, default=0.0), "browser_frame_gap_ms_p99": percentiles(gaps)[1]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--tickets", type=int, default=10_000, help="open at once")
+    parser.add_argument("--browser", action="store_true", help="also how smooth the list stays in Chromium")
     chosen = parser.parse_args()
-    found = asyncio.run(measure(chosen.tickets))
+    found = asyncio.run(measure(chosen.tickets, chosen.browser))
     if chosen.json:
         print(json.dumps(found))
         return

@@ -143,12 +143,21 @@ async def _outcome(visit: Visit, case: Case, told: Told) -> tuple[str, str]:
         "superseded": "Your edit was taken.",
         "pending": "Your answer counts. Others must still answer.",
     }
+    if told.state == "approved" and (denied := await _denied(visit)) is not None:
+        return ("no", f"You approved it, and it was denied all the same: {denied}.")
     if told.state:
         return ("done", words.get(told.state, f"The ticket is {told.state}."))
     now = await find(visit)
     if told.code == "approvals.already_decided" and now is not None:
         return ("no", f"Your answer came too late and changed nothing: {how_it_ended(now.ticket)}.")
     return ("no", f"Your answer was not taken ({told.code}): {told.reason}.")
+
+
+async def _denied(visit: Visit) -> str | None:
+    """Why the call was denied after its approval: it is decided anew, on the state and the policy of now."""
+    case = await find(visit)
+    last = case.decided()[-1] if case is not None and case.decided() else None
+    return last.reason if last is not None and last.decision == "deny" else None
 
 
 def how_it_ended(ticket: tickets.Ticket) -> str:

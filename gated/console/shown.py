@@ -17,6 +17,7 @@ from gated import canonical
 from gated.core.order.templates import UNSAFE
 
 LONG: Final = 300  # characters of a string that the short view shows
+SMALL: Final = 76  # characters of a container that is shown on one line
 LINES: Final = 80  # lines that the short view shows
 DIFF_LINES: Final = 3000
 WORD: Final = 16  # characters by which a marked change is widened to a whole word
@@ -46,7 +47,7 @@ def show(value: Any, *, full: bool) -> Shown:
             break
         parts = [Markup("  " * depth)]
         for token in tokens:
-            told += _size(token.text) - (token.text == ": ")  # the colon's space is ours
+            told += _size(token.text) - (token.text in (": ", ", "))  # the spaces are ours
             text = token.text if full or token.kind not in "sk" else token.text[:LONG]
             parts.append(_span(token.kind, text))
             if len(text) < len(token.text):
@@ -65,6 +66,9 @@ def _size(text: str) -> int:
 
 def _lines(value: Any, depth: int, comma: str, key: str | None = None) -> Iterator[tuple[int, list[_Token]]]:
     head = [] if key is None else [_Token("k", json.dumps(key, ensure_ascii=False)), _Token("p", ": ")]
+    if depth and (flat := _flat(value)):
+        yield depth, [*head, *flat, *([_Token("p", comma)] if comma else [])]
+        return
     if isinstance(value, dict | list) and value:
         opening, closing = "{}" if isinstance(value, dict) else "[]"
         yield depth, [*head, _Token("p", opening)]
@@ -74,6 +78,23 @@ def _lines(value: Any, depth: int, comma: str, key: str | None = None) -> Iterat
         yield depth, [_Token("p", closing + comma)]
         return
     yield depth, [*head, _scalar(value), *([_Token("p", comma)] if comma else [])]
+
+
+def _flat(value: Any) -> list[_Token]:
+    """A small container of plain values on one line; nothing where it is none."""
+    if not isinstance(value, dict | list) or not 0 < len(value) <= SMALL // 4:
+        return []
+    keys = value if isinstance(value, dict) else [None] * len(value)
+    items = value.values() if isinstance(value, dict) else value
+    tokens = [_Token("p", "{" if isinstance(value, dict) else "[")]
+    for number, (key, item) in enumerate(zip(keys, items, strict=True)):
+        if isinstance(item, dict | list):
+            return []
+        tokens += [_Token("p", ", ")] if number else []
+        tokens += [] if key is None else [_Token("k", json.dumps(key, ensure_ascii=False)), _Token("p", ": ")]
+        tokens.append(_scalar(item))
+    tokens.append(_Token("p", "}" if isinstance(value, dict) else "]"))
+    return tokens if sum(len(token.text) for token in tokens) <= SMALL else []
 
 
 def _scalar(value: Any) -> _Token:

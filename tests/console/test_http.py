@@ -313,6 +313,16 @@ def test_an_edit_that_others_must_confirm_leads_to_the_ticket_that_they_see(made
         assert (call.verdict().decision, call.verdict().args) == ("allow", {"to": "y"})
 
 
+def test_an_approval_that_the_gate_then_denies_says_so(made: World) -> None:
+    with made.waiting("spender", "buy", {"what": "one"}) as call, made.visitor("ana") as ana:
+        more = made.portal.call(call.run.check, "buy", {"what": "two"})
+        assert more.decision == "suspend"
+        assert "Approved." in ana.answer(call.path, "approve").text
+        page = ana.answer(made.path(more.ticket), "approve").text
+        assert "You approved it, and it was denied all the same" in page
+        assert call.verdict().decision == "allow"
+
+
 # --- editing -------------------------------------------------------------------------------------------------------------
 
 

@@ -76,12 +76,28 @@ def test_a_long_text_is_cut_and_says_how_much_is_hidden(size: int) -> None:
 
 @given(st.integers(1, 400))
 def test_many_lines_are_cut_and_counted(count: int) -> None:
-    value = {"items": [f"item {n}" for n in range(count)]}
+    value = {"items": [f"item {n:070}" for n in range(count)]}
     found: Shown = show(value, full=False)
     assert len(found.lines) == min(LINES, count + 4)
     assert (found.hidden > 0) == (count + 4 > LINES)
     assert found.hidden < found.total
     assert show(value, full=True).hidden == 0
+
+
+def test_small_parts_stand_on_one_line() -> None:
+    lines = show({"rows": [{"id": 1, "to": "ana"}, [1, None], [], {"deep": [1]}]}, full=False).lines
+    assert [text_of([line]) for line in lines] == [
+        "{",
+        '  "rows": [',
+        '    {"id": 1, "to": "ana"},',
+        "    [1, null],",
+        "    [],",
+        "    {",
+        '      "deep": [1]',
+        "    }",
+        "  ]",
+        "}",
+    ]
 
 
 def test_a_deceptive_memo_is_spelt_out() -> None:

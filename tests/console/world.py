@@ -28,7 +28,7 @@ PASSWORD = "correct horse battery"
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)  # a hash says how dear it is
 SETUP = "setup-token-of-the-tests"
 USERS: list[tuple[UserRole, str]] = [
-    *[("agent", name) for name in ("payer", "writer")],
+    *[("agent", name) for name in ("payer", "writer", "spender")],
     *[("approver", name) for name in ("ana", "bob", "cy", "eve")],
     ("auditor", "local"),
     ("console", ""),
@@ -49,6 +49,11 @@ agents:
     allowed_tools: [deploy, wire]
     approval_required: [deploy, wire]
     data_scope: any
+  spender:
+    checks: [privilege]
+    allowed_tools: [buy]
+    approval_required: [buy]
+    resource_budget: {max_calls: 1}
 tools:
   refund:
     schema:
