@@ -68,7 +68,9 @@ class Answering:
                 self.on_ticket()
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self._outlet.publish(subject, wire.encode(notice), said.message_id)
-        await self._outlet.publish(wire.events_subject(said.thread, said.run, prefix), record.body, None)
+        events = wire.events_subject(said.thread, said.run, prefix)
+        if not await self._outlet.publish(events, record.body, None):
+            await self._outlet.publish(events, wire.stub(record), None)
 
     async def say_again(self, newest: int) -> int:
         """Publish what timers decided just before a crash: no input comes again and asks for it. Returns how many records.

@@ -211,16 +211,17 @@ class Bus:
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
-    async def publish(self, subject: str, data: bytes, re: str | None = None) -> None:
-        """Say something. What is larger than the server takes is in the log only: its reader gets no answer and fails closed.
+    async def publish(self, subject: str, data: bytes, re: str | None = None) -> bool:
+        """Say something. False: it is larger than the server takes, and in the log only, so its reader fails closed.
 
         The server counts headers too, and ends the connection of who sends too much; the client counts the payload alone.
         """
         size = len(data) + (len(re.encode()) + HEADER if re else 0)
         if size > self.client.max_payload:
             log.error("too large for the bus, it is in the log only", subject=subject, bytes=size)
-            return
+            return False
         await self._send(subject, data, {wire.RE: re} if re else None)
+        return True
 
     async def acknowledge(self, ack: str) -> None:
         await self._send(ack, b"+ACK", None)

@@ -147,8 +147,8 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
 def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: Client) -> Daemon:
     holder: list[bus.Bus] = []
 
-    async def publish(subject: str, data: bytes, re: str | None) -> None:
-        await holder[0].publish(subject, data, re)
+    async def publish(subject: str, data: bytes, re: str | None) -> bool:
+        return await holder[0].publish(subject, data, re)
 
     async def acknowledge(ack: str) -> None:
         await holder[0].acknowledge(ack)

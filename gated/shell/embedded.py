@@ -316,7 +316,7 @@ ports_file_dir: {path("")}
 log_file: {path("server.log")}
 logfile_size_limit: {LOG_BYTES}
 logfile_max_num: 3
-max_payload: {2 * wire.MAX_PAYLOAD}
+max_payload: {8 * wire.MAX_PAYLOAD}
 write_deadline: "10s"
 jetstream {{ store_dir: {path("jetstream")} }}
 authorization {{

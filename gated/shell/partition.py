@@ -195,8 +195,8 @@ class Partition:
         source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
         holder: list[Bus] = []
 
-        async def publish(subject: str, data: bytes, re: str | None) -> None:
-            await holder[0].publish(subject, data, re)
+        async def publish(subject: str, data: bytes, re: str | None) -> bool:
+            return await holder[0].publish(subject, data, re)
 
         async def acknowledge(ack: str) -> None:
             await holder[0].acknowledge(ack)

@@ -13,7 +13,7 @@ from gated.events import Decision, Observation, Record, RunId, Sender, ThreadId
 
 TIMER: Final = Sender("timer", "daemon")
 
-Publish = Callable[[str, bytes, str | None], Awaitable[None]]
+Publish = Callable[[str, bytes, str | None], Awaitable[bool]]  # False: it is larger than the bus takes
 
 
 class Said(NamedTuple):
@@ -67,7 +67,7 @@ class Outlet(NamedTuple):
     """The way out to the bus."""
 
     publish: Publish
-    acknowledge: Callable[[str], Awaitable[None]]
+    acknowledge: Callable[[str], Awaitable[object]]
     prefix: str = wire.PREFIX
     caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
     tells_time: bool = False  # deadlines come as inputs: no timers here

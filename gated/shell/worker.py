@@ -240,8 +240,9 @@ class Worker:
         await message.respond(json.dumps({"worker": self.place.worker, "released": len(had), "left": len(self.owned)}).encode())
 
 
-async def _nowhere(*_: Any) -> None:
+async def _nowhere(*_: Any) -> bool:
     """The view says nothing and acknowledges nothing."""
+    return True
 
 
 async def _when_ready(work: Callable[[], Awaitable[T]]) -> T:

@@ -13,6 +13,7 @@ from gated.events import (
     CallSettled,
     Decided,
     Finding,
+    Record,
     Reminder,
     RunAnswered,
     RunEnded,
@@ -110,6 +111,26 @@ Outbound = Verdict | ReminderMessage | RunStatus | Refusal
 
 _ENCODER: Final = msgspec.json.Encoder()
 _OUT: Final = msgspec.json.Decoder(Outbound)
+
+
+class RecordOmitted(Struct, frozen=True, kw_only=True):
+    """In place of a record that is larger than the bus takes: auditors see that it is there, and read it from the log."""
+
+    thread: str
+    run: str
+    seq: int
+    at: int
+    kind: str
+    prev: str
+    hash: str
+    bytes: int
+    omitted: bool = True
+
+
+def stub(record: Record) -> bytes:
+    """What is published of a record that is too large."""
+    said = {name: getattr(record, name) for name in ("thread", "run", "seq", "at", "kind", "prev", "hash")}
+    return encode(RecordOmitted(**said, bytes=len(record.body)))
 
 
 def encode(message: Struct) -> bytes:

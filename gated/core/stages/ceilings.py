@@ -18,6 +18,8 @@ from msgspec import Meta, Struct
 STAGE: Final = "ceilings"
 
 MAX_SUMMARY: Final = 500  # characters of an error that a summary quotes
+MAX_PLACE: Final = 200  # characters of the way to it
+MASK: Final = "the value"
 
 
 class CeilingsEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,11 +44,12 @@ class SchemaError(ValueError):
 class ArgumentSchema:
     """A tool's compiled JSON Schema."""
 
-    __slots__ = ("_validator",)
+    __slots__ = ("_masked", "_validator")
 
     def __init__(self, schema: dict[str, Any] | bool) -> None:
         try:
             self._validator = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse, pattern_options=_LINEAR)
+            self._masked = jsonschema_rs.Draft202012Validator(schema, mask=MASK, retriever=_refuse, pattern_options=_LINEAR)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise SchemaError(str(error)) from error
 
@@ -54,10 +57,21 @@ class ArgumentSchema:
         """The first error by path, for the model to read; None where the arguments fit."""
         if self._validator.is_valid(args):
             return None
-        errors = sorted(self._validator.iter_errors(_ordered(args)), key=lambda e: ([str(p) for p in e.instance_path], e.message))
-        first = errors[0]
+        ordered = _ordered(args)
+        first = min(self._validator.iter_errors(ordered), key=lambda e: ([str(p) for p in e.instance_path], e.message))
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.instance_path)
-        return f"arguments{where}: {first.message}"
+        message = first.message if len(first.message) <= MAX_SUMMARY else self._without_value(ordered, first)
+        return f"arguments{_cut(where, MAX_PLACE)}: {_cut(message, MAX_SUMMARY)}"
+
+    def _without_value(self, args: Any, error: jsonschema_rs.ValidationError) -> str:
+        """The same error in fewer words: the agent knows the value that it wrote."""
+        place = (error.instance_path, error.schema_path)
+        same = (e.message for e in self._masked.iter_errors(args) if (e.instance_path, e.schema_path) == place)
+        return next(same, error.message)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _ordered(args: Mapping[str, Any]) -> Any:
