@@ -252,9 +252,11 @@ def keys(touches: tuple[Touch, ...], redactor: Redactor, vault: Vault) -> tuple[
 
     So a key is redacted by what it is, never by what else its call holds.
     """
+    clear = None  # the key that was looked at last: machines mostly share theirs
     for touch in touches:
-        if redactor.hides_key(touch.machine, touch.key):
+        if redactor.is_keyed(touch.machine) or (touch.key is not clear and redactor.finder.suspects_key(touch.key)):
             break
+        clear = touch.key
     else:
         return touches
     return tuple(replace(touch, key=redactor.key(touch.machine, touch.key, vault)) for touch in touches)

@@ -119,9 +119,9 @@ class Redactor:
 
     # --- keys of machines --------------------------------------------------------------------------------------------
 
-    def hides_key(self, machine: str, key: str) -> bool:
-        """Whether a machine's key may hold something to redact."""
-        return machine in self._keyed or self.finder.suspects_key(key)
+    def is_keyed(self, machine: str) -> bool:
+        """Whether a machine makes its key of a redacted field."""
+        return machine in self._keyed
 
     def key(self, machine: str, key: str, vault: Vault) -> str:
         """A machine's key as it may be written: as a whole where it is made of a redacted field."""
