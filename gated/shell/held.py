@@ -19,6 +19,7 @@ class Held(Generic[T]):
     def __init__(self) -> None:
         self._later: dict[ThreadId, list[T]] = {}  # of each thread that waits: what came after its first input
         self._hurry: dict[ThreadId, Callable[[], None]] = {}
+        self._count = 0
         self._ready: list[tuple[ThreadId, T]] = []
 
     def __contains__(self, thread: ThreadId) -> bool:
@@ -26,7 +27,7 @@ class Held(Generic[T]):
 
     def __len__(self) -> int:
         """How many inputs are set aside."""
-        return len(self._later) + sum(map(len, self._later.values()))
+        return self._count
 
     def hold(self, thread: ThreadId, hurry: Callable[[], None] | None = None) -> None:
         """An input of this thread waits for an answer; so does everything that follows it.
@@ -34,6 +35,7 @@ class Held(Generic[T]):
         `hurry` is called once there is a crowd, so that one thread cannot fill the memory while it waits.
         """
         self._later[thread] = []
+        self._count += 1
         if hurry is not None:
             self._hurry[thread] = hurry
 
@@ -42,6 +44,7 @@ class Held(Generic[T]):
         later = self._later.get(thread)
         if later is not None:
             later.append(item)
+            self._count += 1
             if len(later) >= CROWD and thread in self._hurry:
                 self._hurry.pop(thread)()
         return later is not None
@@ -57,4 +60,5 @@ class Held(Generic[T]):
         for thread, item in self._ready:
             found += (item, *self._later.pop(thread))
         self._ready.clear()
+        self._count -= len(found)
         return found
