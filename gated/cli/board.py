@@ -38,6 +38,7 @@ class Board:
         self.page: Line | None = None
         self.note: str | None = None
         self.message = ""
+        self.away = False  # no connection: what is shown may be of before
         self.chosen: str | None = None
         self.scroll = 0
         self._rows = 24
@@ -127,6 +128,8 @@ class Board:
         count = len(self.lines)
         waits = "no tickets wait" if count == 0 else "1 ticket waits" if count == 1 else f"{count} tickets wait"
         head = Text.assemble((waits, "bold"), (f"   you are {self.by}", "dim"))
+        if self.away:
+            head.append("   no connection, this is how it was", style="bold red")
         return Group(head, Text(""), *self._middle(width, rows - 5), Text(""), *self._foot(width))
 
     def _middle(self, width: int, room: int) -> list[RenderableType]:

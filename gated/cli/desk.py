@@ -22,6 +22,7 @@ from nats.errors import Error as NatsError
 from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from gated.units import rfc3339
 from gated.wire import Origin
@@ -60,6 +61,10 @@ class Desk:
         self._client, self._prefix = client, prefix
         self._answers: dict[str, Any] = {}
         self._answered = anyio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._client.is_connected)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +187,7 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
     async def quiet(_: Exception) -> None:
         """What matters is raised where it was asked; the client would print the rest over the screen."""
 
-    client = Client()
+    client: Client = SturdyClient()
     try:
         with anyio.fail_after(5):
             await client.connect(

@@ -34,7 +34,7 @@ KEYS: Final = {
 }
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
 REFRESH: Final = 1.0  # seconds between two screens while nothing happens
-RECOUNT: Final = 30.0  # seconds after which the whole list is asked for again: what was said while the bus was away is in it
+RECOUNT: Final = 30.0  # seconds after which the whole list is asked for again
 
 
 async def watch(desk: Desk, *, json_lines: bool) -> None:
@@ -110,22 +110,28 @@ class _Watch:
         self.draw()
 
     async def recount(self) -> None:
-        """The whole list again, now and now and then."""
-        while True:
-            try:
-                lines = {line["ticket"]: line for line in await self.desk.tickets()}
-                for gone in self.board.lines.keys() - lines.keys():
-                    self.board.drop(gone, "is no longer open")
-                self.board.lines = lines
-            except DeskError as error:
-                self.board.message = str(error)
-            self.draw()
-            await anyio.sleep(RECOUNT)
+        """The whole list again."""
+        try:
+            lines = {line["ticket"]: line for line in await self.desk.tickets()}
+        except DeskError as error:
+            self.board.message = str(error)
+        else:
+            for gone in self.board.lines.keys() - lines.keys():
+                self.board.drop(gone, "is no longer open")
+            self.board.lines = lines
+        self.draw()
 
     async def tick(self) -> None:
+        """Time passes, connections come and go; the list is counted again after each, and now and then."""
+        counted = float("-inf")
         while True:
-            await anyio.sleep(REFRESH)
+            back = self.board.away and self.desk.connected
+            self.board.away = not self.desk.connected
+            if back or anyio.current_time() - counted > RECOUNT:
+                counted = anyio.current_time()
+                self.tasks.start_soon(self.recount)
             self.draw()
+            await anyio.sleep(REFRESH)
 
     async def carry_out(self, wish: Wish) -> None:
         try:
@@ -151,7 +157,6 @@ async def _show_board(desk: Desk) -> None:
         async with anyio.create_task_group() as tasks:
             watching = _Watch(desk, live, tasks)
             desk.news = watching.hear
-            tasks.start_soon(watching.recount)
             tasks.start_soon(watching.tick)
             async for key in _keys(handle):
                 wish = watching.board.press(key)

@@ -9,6 +9,7 @@ INVARIANT: what cannot be read arrives all the same: without headers, or with U+
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import nats.protocol.parser as protocol
@@ -22,6 +23,11 @@ protocol.HMSG_RE = re.compile(rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \
 
 class SturdyClient(Client):
     """See above; otherwise the client it is made from."""
+
+    async def close(self) -> None:
+        """A connection that is broken already cannot be flushed, and is as closed as any."""
+        with suppress(OSError):
+            await super().close()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:

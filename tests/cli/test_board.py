@@ -116,6 +116,12 @@ def test_what_agents_wrote_is_shown_as_text_and_what_is_hidden_is_counted() -> N
     assert "+4996 bytes" in captured.get()
 
 
+def test_without_a_connection_it_says_so() -> None:
+    made = board()
+    made.away = True
+    assert "no connection, this is how it was" in text(made)
+
+
 def test_a_ticket_of_which_nobody_could_be_told_says_so() -> None:
     silent = full(1, undelivered=["ops", "mail"])
     assert "nobody could be told over[/]  ops, mail" in "\n".join(ticket_text.whole(silent))
