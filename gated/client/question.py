@@ -46,6 +46,8 @@ class Question:
     # --- what happens to it ------------------------------------------------------------------------------------------
 
     def hear(self, key: Key, said: Any) -> None:
+        if isinstance(said, Refusal) and said.code == "ingress.overloaded":
+            return  # nothing was decided: it is asked again in its time
         self.heard[key] = said
         self._news.set()
 

@@ -16,7 +16,7 @@ from gated import wire
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.turn import Repeat, Reply
-from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, Record, unseal
+from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, IntentsReceived, Record, unseal
 from gated.shell import faults
 from gated.shell.log import EventLog, LogConflict
 from gated.shell.open_tickets import OpenTickets
@@ -50,6 +50,13 @@ class Answering:
         for reply in item.replies:
             await self._reply(item, reply)
         faults.point("published")
+
+    async def refuse(self, said: Said, asked: IntentsReceived, code: str, reason: str) -> None:
+        """Answer an agent's calls at once: nothing is decided, and nothing stands in the log."""
+        out = wire.out_subject(said.thread, said.run, said.observation.by.name, self._outlet.prefix)
+        for wanted in asked.calls:
+            refusal = wire.Refusal(code=code, reason=reason, call=wanted.id)
+            await self._outlet.publish(out, wire.encode(refusal), said.message_id)
 
     async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
         said, prefix, seq, at = item.said, self._outlet.prefix, record.seq, record.at

@@ -11,7 +11,7 @@ again for ever: until then no verdict leaves, the queue fills, and no more input
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,13 +28,14 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unfollowed, Unscored
-from gated.events import DeadlineReached, Observation, Record, RunId, ThreadId
+from gated.events import DeadlineReached, IntentsReceived, Observation, Record, RunId, ThreadId
 from gated.shell import faults
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
 from gated.shell.held import Held
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
+from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
@@ -54,6 +55,9 @@ RETRY: Final = 0.25  # seconds between two attempts to append
 LOST: Final = BATCH * (QUEUE + 2)  # the newest records that a crash may have kept from being published
 
 Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
+
+OVERLOADED: Final = "ingress.overloaded"
+OVERLOADED_WHY: Final = f"this agent has {CROWDED} messages waiting: nothing was decided, publish it again in a moment"
 
 log = structlog.get_logger("gated.runs")
 
@@ -85,8 +89,10 @@ class Runs:
         self._held: Held[Said] = Held()
         self._asking: TaskGroup | None = None
         self._decide = decide
-        self._inbox: list[Said] = []
+        self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
+        self._refused: list[tuple[Said, IntentsReceived]] = []  # asked by agents that have too much waiting
         self._arrived = anyio.Event()
+        self._overloaded = anyio.Event()
         self._draining = False
         self._open_runs: OpenRuns | None = None  # counted from when a policy first caps them
         self.drained = anyio.Event()
@@ -95,7 +101,8 @@ class Runs:
 
     def room(self) -> int:
         """How many more inputs may be pulled."""
-        return 0 if self._draining else min(CAPACITY - len(self._inbox), ASIDE - len(self._held))
+        waiting = len(self._mailbox) + len(self._refused)
+        return 0 if self._draining else min(CAPACITY - waiting, ASIDE - len(self._held))
 
     def take(self, item: Input) -> None:
         """An input off the bus. What is not of the contract's form has no run and is dropped with a line in the log."""
@@ -107,11 +114,28 @@ class Runs:
             return
         limits = self.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
-        self.say(Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id))
+        said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
+        if isinstance(observation, IntentsReceived) and self._mailbox.crowded(_agent_of(said)):
+            self._refused.append((said, observation))
+            self._overloaded.set()
+            return
+        self.say(said)
 
     def say(self, said: Said) -> None:
-        self._inbox.append(said)
+        self._mailbox.put(said)
         self._arrived.set()
+
+    async def _refuse_overload(self) -> None:
+        """Answer at once those who ask too much. Nothing is decided or recorded: the same message may be published again."""
+        while True:
+            await self._overloaded.wait()
+            self._overloaded = anyio.Event()
+            refused, self._refused = self._refused, []
+            for said, asked in refused:
+                await self.answering.refuse(said, asked, OVERLOADED, OVERLOADED_WHY)
+                if said.ack is not None:
+                    await self.outlet.acknowledge(said.ack)
+            self.health.overloaded += len(refused)
 
     # --- the tasks ---------------------------------------------------------------------------------------------------
 
@@ -123,6 +147,8 @@ class Runs:
             tasks.start_soon(self._commit_all, receive)
             timers = anyio.CancelScope()
             tasks.start_soon(self.timers.run, timers)
+            refusing = anyio.CancelScope()
+            tasks.start_soon(_within, refusing, self._refuse_overload)
             async with send:
                 while (batch := await self._next_batch()) is not None:
                     batch = await self._embedded(batch)
@@ -130,6 +156,7 @@ class Runs:
                     faults.point("decided")
                     await send.send(Batch(settled, self.timers.changes()))
             timers.cancel()
+            refusing.cancel()
         self.drained.set()
 
     def drain(self) -> None:
@@ -139,15 +166,15 @@ class Runs:
 
     async def _next_batch(self) -> list[Said] | None:
         while True:
-            self._inbox[:0] = self._held.released()
-            if self._inbox:
+            self._mailbox.put_first(self._held.released())
+            if self._mailbox:
                 break
             if self._draining and not self._held:
                 return None
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        batch, self._inbox = self._inbox[:BATCH], self._inbox[BATCH:]
-        self.health.waiting = len(self._inbox)
+        batch = self._mailbox.take(BATCH)
+        self.health.waiting = len(self._mailbox)
         return batch
 
     async def _embedded(self, batch: list[Said]) -> list[Said]:
@@ -241,7 +268,7 @@ class Runs:
         return self._open_runs.told(state, observation)
 
     def _is_busy(self, thread: ThreadId) -> bool:
-        return thread in self._held or any(said.thread == thread for said in self._inbox)
+        return thread in self._held or thread in self._mailbox
 
     # --- committing --------------------------------------------------------------------------------------------------
 
@@ -343,3 +370,14 @@ def _ready(receive: MemoryObjectReceiveStream[Batch]) -> Iterator[Batch]:
 def _joined(batches: Sequence[Batch]) -> Batch:
     dues = {(thread, run): due for batch in batches for thread, run, due in batch.dues}
     return Batch([item for batch in batches for item in batch.settled], [(*key, due) for key, due in dues.items()])
+
+
+def _agent_of(said: Said) -> str:
+    """Whose turn an input takes: its agent's; people, runners and timers have one together."""
+    by = said.observation.by
+    return by.name if by.role == "agent" else ""
+
+
+async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
+    with scope:
+        await work()

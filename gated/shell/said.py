@@ -59,6 +59,7 @@ class Health(Struct):
     verdicts: int = 0
     waiting: int = 0
     threads: int = 0
+    overloaded: int = 0
     why: str = ""
     reload_failed: str = ""
 
