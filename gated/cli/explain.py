@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,9 +18,10 @@ from gated.cli.reading import compiled, document_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
 from gated.core.fold import fold
 from gated.core.policy import Policy
+from gated.core.stages.semantic import DETECTORS
 from gated.core.state import ThreadState
 from gated.documents import Document
-from gated.events import AgentId, Record, RunId, ThreadId, Wanted, unseal
+from gated.events import MILLION, AgentId, Record, RunId, Score, ThreadId, Wanted, unseal
 from gated.shell.embedding import prepared_call
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import load_stored
@@ -37,6 +40,7 @@ def explain_call(
     tool: Annotated[str | None, typer.Option(help="The tool of a call that nobody made.")] = None,
     args: Annotated[str, typer.Option(help="Its arguments, as JSON.")] = "{}",
     cost: Annotated[float | None, typer.Option(help="Its estimated cost in USD.")] = None,
+    score: Annotated[list[str] | None, typer.Option(help="What a detector says of it, as secrets=0.2; may be repeated.")] = None,
     json_: Json = False,
 ) -> None:
     """Say what every stage finds of a call, and the smallest change that would have allowed it.
@@ -51,7 +55,7 @@ def explain_call(
     if call is not None:
         found = _recorded(log, run, call, loaded)
     else:
-        found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost))
+        found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
     explanation = explain(found)
     if json_:
         say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
@@ -64,7 +68,7 @@ def _compile(data: Any) -> Policy:
     return load_stored(canonical.encode(data), "edited", lenient=True)
 
 
-def _wanted(tool: str, args: str, cost: float | None) -> Wanted:
+def _wanted(tool: str, args: str, cost: float | None, scores: Sequence[str]) -> Wanted:
     try:
         given = strict_json.parse(args.encode())
     except strict_json.BadJson as error:
@@ -72,7 +76,18 @@ def _wanted(tool: str, args: str, cost: float | None) -> Wanted:
     wanted = ingress.wanted_from({"id": "explained", "tool": tool, "args": given, "parent": None, "cost_usd": cost}, 0)
     if wanted.refused is not None:
         fail(f"such a call is refused before any stage, {wanted.refused}: {wanted.why}", NO)
-    return wanted
+    return replace(wanted, scores=dict(map(_score, scores))) if scores else wanted
+
+
+def _score(text: str) -> tuple[str, Score]:
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if name not in DETECTORS or not 0 <= number <= 1:
+        fail(f"--score is DETECTOR=NUMBER, from 0 to 1, not `{text}`; detectors are {', '.join(DETECTORS)}")
+    return name, Score(round(number * MILLION))
 
 
 def _records(log: str | None, run: str | None) -> tuple[list[Record], dict[str, Policy]]:

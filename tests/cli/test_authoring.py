@@ -247,3 +247,13 @@ def test_a_broken_postcondition_is_shown_and_counted(tmp_path: Path) -> None:
     log = written(acts, tmp_path)
     assert "broken  the answer was not whole" in gated("runs", "show", log, "r1")[1]
     assert "whole" in gated("stats", log)[1]
+
+
+def test_explain_takes_what_detectors_would_say(policy: Path) -> None:
+    policy.write_text(POLICY + "semantic: {secrets: {}}\n")
+    asked = ("policy", "explain", "--policy", policy, "--tool", "send_email")
+    assert "was not asked" in gated(*asked)[1]
+    assert gated(*asked, "--score", "secrets=0")[1].startswith("allow")
+    assert gated(*asked, "--score", "secrets=0.95")[1].startswith("deny")
+    assert gated(*asked, "--score", "sekrets=0")[0] == 2
+    assert gated(*asked, "--score", "secrets=2")[0] == 2

@@ -49,6 +49,7 @@ class Change(Struct, frozen=True, omit_defaults=True):
 
 
 Compile = Callable[[Any], Policy]
+Redo = Callable[["Draft"], "Draft | None"]
 
 
 def compile_data(data: Any) -> Policy:
@@ -67,6 +68,11 @@ class Draft(Struct, frozen=True):
     later: int = 0
     compile: Compile = compile_data
     changes: tuple[Change, ...] = ()
+    redo: tuple[Redo, ...] = ()  # how each of them is made on another draft
+
+    def changed(self, change: Change, redo: Redo, **fields: Any) -> Draft:
+        """The draft with one change more."""
+        return replace(self, changes=(*self.changes, change), redo=(*self.redo, redo), **fields)
 
     @property
     def size(self) -> float:
@@ -97,13 +103,13 @@ class Case(Struct, frozen=True):
         return self.judge(draft).decided.decision == "allow"
 
 
-def edited(draft: Draft, data: Any, change: Change) -> Draft | None:
+def edited(draft: Draft, data: Any, change: Change, redo: Redo) -> Draft | None:
     """The draft under a changed policy; None where that does not load."""
     try:
         policy = draft.compile(data)
     except DocumentError:
         return None
-    return replace(draft, policy=policy, data=data, changes=(*draft.changes, change))
+    return draft.changed(change, redo, policy=policy, data=data)
 
 
 def set_at(data: Any, path: Path, value: Any) -> Any:

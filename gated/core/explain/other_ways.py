@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from gated.core import calls, outcomes, trial
 from gated.core.explain.case import Case, Change, Draft, get_at
 from gated.core.explain.places import agent_path
 from gated.core.explain.policy_edits import state_of
+from gated.core.explain.samples import EXAMPLE, samples
 from gated.core.explain.stages import findings_of
 from gated.core.fold import apply
 from gated.core.order.machines import Machine, Transition
@@ -25,7 +26,6 @@ from gated.units import format_duration
 Drafts = Iterator[Draft | None]
 
 LONGEST: Final = 3  # calls that are tried before the explained one
-EXAMPLE: Final = "example"
 
 
 def other_ways(case: Case, draft: Draft, finding: Finding) -> Drafts:
@@ -67,8 +67,7 @@ def _waited(case: Case, draft: Draft) -> Draft | None:
         return None
     shown = ", ".join(waited[:5]) + (f" and {len(waited) - 5} more" if len(waited) > 5 else "")
     change = Change("wait", f"wait until {shown} {'has' if len(waited) == 1 else 'have'} ended well", 1)
-    plea = replace(draft.plea, others=0)
-    return replace(draft, state=state, plea=plea, changes=(*draft.changes, change))
+    return draft.changed(change, lambda other: _waited(case, other), state=state, plea=replace(draft.plea, others=0))
 
 
 def _cooled(case: Case, draft: Draft) -> Draft | None:
@@ -77,7 +76,7 @@ def _cooled(case: Case, draft: Draft) -> Draft | None:
     if rule is None or draft.later:
         return None
     change = Change("wait", f"wait until the breaker's {format_duration(rule.cooldown)} have passed", 1)
-    return replace(draft, later=rule.cooldown, changes=(*draft.changes, change))
+    return draft.changed(change, lambda other: _cooled(case, other), later=rule.cooldown)
 
 
 def _approved(case: Case, draft: Draft) -> Draft | None:
@@ -86,8 +85,7 @@ def _approved(case: Case, draft: Draft) -> Draft | None:
     if not asks:
         return None
     change = Change("approval", "an approval: " + "; ".join(dict.fromkeys(finding.reason for finding in asks)), 1)
-    lifted = draft.lifted.union(map(source_of, asks))
-    return replace(draft, lifted=lifted, changes=(*draft.changes, change))
+    return draft.changed(change, lambda other: _approved(case, other), lifted=draft.lifted.union(map(source_of, asks)))
 
 
 def _new_run(case: Case, draft: Draft) -> Draft | None:
@@ -97,31 +95,34 @@ def _new_run(case: Case, draft: Draft) -> Draft | None:
     bare = replace(draft.state, runs=draft.state.runs.delete(case.run_id))
     opened = RunOpened(agent=ended.agent, policy=ended.policy, task=ended.task, labels=ended.labels, tools=ended.tools)
     state = apply(policies, bare, RunId(case.run_id), bare.seq + 1, case.at, opened)
-    return replace(draft, state=state, changes=(*draft.changes, Change("call", "ask in a new run: this one has ended", 2)))
+    change = Change("call", "ask in a new run: this one has ended", 2)
+    return draft.changed(change, lambda other: _new_run(case, other), state=state)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _with_args(draft: Draft, names: list[str], args: dict[str, Any], text: str) -> Draft | None:
-    """The draft with other arguments; each is changed once."""
+def _with_args(draft: Draft, given: Mapping[str, Any], dropped: Sequence[str], text: str) -> Draft | None:
+    """The draft with arguments given and dropped; each is changed once."""
+    names = (*given, *dropped)
     if any(change.kind == "arguments" and set(change.path) & set(names) for change in draft.changes):
         return None
-    digest = canonical.args_digest(draft.plea.tool, args)
-    change = Change("arguments", text, 1.5, tuple(names), args)
-    return replace(draft, plea=replace(draft.plea, args=args, args_sha256=digest), changes=(*draft.changes, change))
+    args = {key: value for key, value in {**draft.plea.args, **given}.items() if key not in dropped}
+    plea = replace(draft.plea, args=args, args_sha256=canonical.args_digest(draft.plea.tool, args))
+    return draft.changed(
+        Change("arguments", text, 1.5, names, args), lambda other: _with_args(other, given, dropped, text), plea=plea
+    )
 
 
 def _set(draft: Draft, key: str, value: Any) -> Draft | None:
-    shown = canonical.encode(value).decode()
-    return _with_args(draft, [key], {**draft.plea.args, key: value}, f"set the argument `{key}` to {shown}")
+    return _with_args(draft, {key: value}, (), f"set the argument `{key}` to {canonical.encode(value).decode()}")
 
 
 def _keyed(case: Case, draft: Draft, finding: Finding) -> Drafts:
     machine = draft.policy.profile(case.agent).machines.by_name.get(finding.machine or "")
     for field in () if machine is None else machine.key.fields:
         if re.fullmatch(r"[\w-]+", field) and field not in draft.plea.args:
-            yield _with_args(draft, [field], {**draft.plea.args, field: EXAMPLE}, f"give the argument `{field}`")
+            yield _with_args(draft, {field: EXAMPLE}, (), f"give the argument `{field}`")
 
 
 def _fitting(draft: Draft, finding: Finding) -> Drafts:
@@ -134,7 +135,7 @@ def _fitting(draft: Draft, finding: Finding) -> Drafts:
     if properties and len(known) < len(args):
         dropped = sorted(args.keys() - known.keys())
         shown = ", ".join(f"`{key}`" for key in dropped)
-        yield _with_args(draft, dropped, known, f"leave out the argument {shown}")
+        yield _with_args(draft, {}, dropped, f"leave out the argument {shown}")
     for key, value in _proposed(schema, args):
         yield _set(draft, key, value)
 
@@ -142,32 +143,9 @@ def _fitting(draft: Draft, finding: Finding) -> Drafts:
 def _proposed(schema: dict[str, Any], args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, rule in (schema.get("properties") or {}).items():
         if isinstance(rule, dict) and (key in args or key in (schema.get("required") or ())):
-            for value in _of(rule, args.get(key)):
+            for value in samples(rule, args.get(key)):
                 if key not in args or args[key] != value or type(args[key]) is not type(value):
                     yield key, value
-
-
-_SAMPLES: Final[Mapping[Any, Any]] = {
-    "string": EXAMPLE,
-    "integer": 1,
-    "number": 1,
-    "boolean": True,
-    "array": [],
-    "object": {},
-}
-
-
-def _of(rule: dict[str, Any], present: Any) -> Iterator[Any]:
-    """Values that a property's rule may take, nearest first."""
-    yield from rule.get("enum") or ()
-    yield from (rule[key] for key in ("const", "minimum", "maximum", "default") if key in rule)
-    kind = rule.get("type")
-    if kind in ("integer", "number") and isinstance(present, str) and re.fullmatch(r"-?\d+", present):
-        yield int(present)
-    elif kind == "string" and present is not None:
-        yield str(present)
-    if kind in _SAMPLES:
-        yield _SAMPLES[kind]
 
 
 def _inside(case: Case, draft: Draft, finding: Finding) -> Drafts:
@@ -180,9 +158,8 @@ def _inside(case: Case, draft: Draft, finding: Finding) -> Drafts:
         name = re.split(r"[/\\]", value.rstrip("/\\"))[-1] or EXAMPLE
         for folder in folders:
             inside = f"{folder.rstrip('/')}/{name}"
-            yield _with_args(
-                draft, [key], {**draft.plea.args, key: inside}, f"give `{key}` inside `{folder}`, such as `{inside}`"
-            )
+            text = f"give `{key}` inside `{folder}`, such as `{inside}`"
+            yield _with_args(draft, {key: inside}, (), text)
 
 
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
@@ -252,7 +229,8 @@ def _along(case: Case, draft: Draft, machine: Machine, way: tuple[Transition, ..
         if made is None:
             return None
         tool = transition.on.exact_tool or ""
-        given = (keyed, draft.plea.args, {**keyed, **_fields(transition.on.text)})
+        wanted: dict[str, Any] = next(samples({"type": "object", **(get_at(draft.data, ("tools", tool, "schema")) or {})}), {})
+        given = (keyed, draft.plea.args, {**keyed, **_fields(transition.on.text)}, {**wanted, **keyed})
         content = "" if transition.content is None else transition.content.text.replace("*", "")
         facts = {} if transition.facts is None else _fields(transition.facts.text)
         tries = (_after(case, made, tool, args, content, facts) for args in given if transition.on.matches(tool, args))
@@ -278,4 +256,4 @@ def _after(case: Case, draft: Draft, tool: str, args: dict[str, Any], content: s
     shown = canonical.encode(args).decode()
     told = "".join([f" that answers `{content}`" if content else "", f" and says `{facts}`" if facts else ""])
     change = Change("call", f"call `{tool}` with {shown} first{told}", 1.8, (tool,), {"tool": tool, "args": args})
-    return replace(draft, state=turn.state, changes=(*draft.changes, change))
+    return draft.changed(change, lambda other: _after(case, other, tool, args, content, facts), state=turn.state)

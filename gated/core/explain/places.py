@@ -36,20 +36,27 @@ def said(path: Path) -> str:
 
 def change_at(draft: Draft, path: Path, value: Any, text: str, size: float) -> Draft | None:
     """The draft with something else at a place of its policy; None where that does not load."""
-    return edited(draft, set_at(draft.data, path, value), Change("policy", text, size, path, value))
+    change = Change("policy", text, size, path, value)
+    return edited(draft, set_at(draft.data, path, value), change, lambda other: change_at(other, path, value, text, size))
+
+
+def _listed(draft: Draft, path: Path, make: Callable[[list[Any]], list[Any]], text: str, size: float) -> Draft | None:
+    """The draft with another list; made anew from what another draft has there."""
+    value = make(list(get_at(draft.data, path) or []))
+    change = Change("policy", text, size, path, value)
+    return edited(draft, set_at(draft.data, path, value), change, lambda other: _listed(other, path, make, text, size))
 
 
 def append_at(draft: Draft, path: Path, entry: Any, size: float = 2) -> Draft | None:
-    listed = get_at(draft.data, path) or []
     shown = entry if isinstance(entry, str) else str(entry).replace("'", "")
-    return change_at(draft, path, [*listed, entry], f"add `{shown}` to `{said(path)}`", size)
+    return _listed(draft, path, lambda listed: [*listed, entry], f"add `{shown}` to `{said(path)}`", size)
 
 
 def without(draft: Draft, path: Path, entries: list[Any], size: float = 3) -> Draft | None:
     """The draft without some entries of a list."""
-    kept = [entry for entry in get_at(draft.data, path) or [] if entry not in entries]
     shown = ", ".join(f"`{entry}`" for entry in entries)
-    return change_at(draft, path, kept, f"take {shown} out of `{said(path)}`", size)
+    text = f"take {shown} out of `{said(path)}`"
+    return _listed(draft, path, lambda listed: [entry for entry in listed if entry not in entries], text, size)
 
 
 def least(case: Case, draft: Draft, path: Path, start: float, code: str, unit: int = 1, about: str | None = None) -> Draft | None:

@@ -54,7 +54,8 @@ def _hops(case: Case, draft: Draft, agent: AgentId, finding: Finding) -> Drafts:
 def _schema(case: Case, draft: Draft, agent: AgentId, finding: Finding) -> Drafts:
     tool = draft.plea.tool
     if tool not in draft.policy.known_tools:
-        yield change_at(draft, ("tools", tool), {}, f"declare `tools.{tool}`", 2)
+        entry = {"resources": {"args": {"*": "none"}}} if draft.data.get("strict_resources") else {}
+        yield change_at(draft, ("tools", tool), entry, f"declare `tools.{tool}`", 2)
     elif get_at(draft.data, ("tools", tool, "schema")) is not None:
         kept = {key: value for key, value in draft.data["tools"][tool].items() if key != "schema"}
         yield change_at(draft, ("tools", tool), kept, f"take the schema out of `tools.{tool}`", 5)

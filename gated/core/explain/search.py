@@ -42,11 +42,24 @@ def find_ways(case: Case) -> tuple[Way, ...]:
         seen.add(texts)
         looked_at += 1
         if draft.changes and case.allows(draft):
-            ways.append(Way(draft.changes, draft.size))
+            least = _without_idle(case, draft)
+            if not any(_places(way.changes) <= _places(least.changes) for way in ways):
+                ways.append(Way(least.changes, least.size))
         elif len(draft.changes) < MOST_CHANGES:
             for found in _candidates(case, draft):
                 heapq.heappush(queue, (found.size, next(order), found))
-    return tuple(ways) or _last_resort(case)
+    return tuple(sorted(ways, key=lambda way: way.size)) or _last_resort(case)
+
+
+def _without_idle(case: Case, draft: Draft) -> Draft:
+    """The way without changes that it does without: a later one may have made an earlier one idle."""
+    for position in range(len(draft.redo)):
+        made: Draft | None = case.draft
+        for redo in (*draft.redo[:position], *draft.redo[position + 1 :]):
+            made = None if made is None else redo(made)
+        if made is not None and case.allows(made):
+            return _without_idle(case, made)
+    return draft
 
 
 def _places(changes: tuple[Change, ...]) -> frozenset[tuple[object, ...]]:
