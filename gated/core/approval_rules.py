@@ -17,6 +17,7 @@ from gated.core.runview import View, When, compile_when
 from gated.events import (
     AnswerRule,
 )
+from gated.ingress import is_id
 from gated.units import parse_duration
 
 Duration = str | int
@@ -93,6 +94,8 @@ def _rule(on: Pattern | None, when: When | None, rule: RuleDefaults, default: Ru
         kind, _, who = name.partition(":")
         if kind not in ("user", "group") or not who:
             raise ValueError(f"`{name}` is neither `user:name` nor `group:name`")
+        if kind == "user" and not is_id(who):
+            raise ValueError(f"nobody can be `{who}`: people's names are 1 to 128 of the characters A-Z a-z 0-9 _ -")
         if kind == "group" and who not in groups:
             raise ValueError(f"group `{who}` does not exist: declare it under `groups`")
     asks = AnswerRule(

@@ -63,7 +63,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`agents.<name>:` and `defaults:`."""
 
     role: str | None = None
-    owner: str | None = None
+    owner: Name | None = None
     mode: Mode = "enforce"
     modes: dict[Watchable, Mode] = {}
     checks: tuple[StageName, ...] = STAGES
@@ -102,7 +102,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     continuation: Continuation = Continuation()
     contracts: tuple[contracts.ContractEntry, ...] = ()
     approvals: approval_rules.ApprovalsEntry = approval_rules.ApprovalsEntry()
-    groups: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, tuple[Name, ...]] = {}
     breaker: breaker.Wish = None
     semantic: semantic.SemanticEntry | UnsetType = UNSET
 
