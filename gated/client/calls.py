@@ -56,6 +56,8 @@ class Outcome(Struct, frozen=True):
 def wanted(call: Call, origin: Origin) -> WantedCall:
     """The call as it goes over the wire. Raises `Refused` for what would arrive there as something else than it is here."""
     digest(call.tool, call.args)
+    if ingress.TOOL.fullmatch(call.tool) is None:
+        raise Refused("ingress.tool_name", f"`{call.tool}` cannot be the name of a tool: use 1-128 of A-Z a-z 0-9 _ . : / -")
     own = uuid.uuid4().hex if call.id is None else id_of(call.id)
     return WantedCall(
         id=own, tool=call.tool, args=dict(call.args), parent=call.parent or parent(origin), cost_usd=cost_of(call.cost_usd)

@@ -45,11 +45,14 @@ class AlreadyMade(GateError):
 
 
 class Refused(GateError):
-    """The message was not taken: it was malformed, or not this agent's to send."""
+    """The message, or one call of it, was not taken: malformed, or not this agent's to send.
 
-    def __init__(self, code: str, reason: str) -> None:
+    `verdicts` are those of the other calls of its batch: what they allow may run, and is to be reported.
+    """
+
+    def __init__(self, code: str, reason: str, verdicts: tuple[Verdict, ...] = ()) -> None:
         super().__init__(f"{code}: {reason}")
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.verdicts = code, reason, verdicts
 
 
 class GateUnavailable(GateError):

@@ -12,8 +12,8 @@ import anyio
 from msgspec import Struct
 
 from gated import wire
-from gated.client import binding, calls
-from gated.client.calls import Admitted, Call, Outcome
+from gated.client import binding
+from gated.client.calls import Admitted, Call, Outcome, content_of, cost_of, digest, id_of, inside, wanted
 from gated.client.errors import AlreadyMade, GateError, GateUnavailable, Refused, Suspended, Unreported, error_of
 from gated.events import RunId, Sender, Status, ThreadId
 from gated.wire import Origin, Refusal, ReminderMessage, RunStatus, Verdict
@@ -78,16 +78,16 @@ class Run:
 
     async def check_batch(
         self,
-        calls_: Sequence[Call],
+        calls: Sequence[Call],
         *,
         mode: Literal["each", "atomic"] = "each",
         wait: Wait = False,
         timeout: float | None = None,
     ) -> list[Verdict]:
         """Ask for several calls in one message: one verdict each, in order. Waits and raises like `check`."""
-        wanted = [calls.wanted(call, self.origin) for call in calls_]
-        message = wire.Intents(calls=wanted, mode=mode, nesting="explicit")
-        return await self._verdicts(message, [call.id for call in wanted], wait, timeout)
+        asked = [wanted(call, self.origin) for call in calls]
+        message = wire.Intents(calls=asked, mode=mode, nesting="explicit")
+        return await self._verdicts(message, [call.id for call in asked], wait, timeout)
 
     async def resume(self, call: str | Verdict | Call, *, wait: Wait = True, timeout: float | None = None) -> Verdict:
         """The verdict of a call that was asked for before, also by an earlier process or where it came meanwhile.
@@ -96,8 +96,9 @@ class Run:
         `settled` says that it has its outcome already: it must not run again. Waits and raises like `check`.
         """
         if isinstance(call, Call):
+            id_of(call.id)
             return (await self.check_batch([call], wait=wait, timeout=timeout))[0]
-        known = calls.id_of(call.call if isinstance(call, Verdict) else call)
+        known = id_of(call.call if isinstance(call, Verdict) else call)
         return (await self._verdicts(wire.Recall(call=known), [known], wait, timeout))[0]
 
     async def _verdicts(self, message: Struct, ids: list[str], wait: Wait, timeout: float | None) -> list[Verdict]:
@@ -105,7 +106,11 @@ class Run:
             answers = await asked.answers(timeout or self._gate.timeout)
             if wait is not False:
                 answers = await asked.final(None if wait is True else wait)
-        return [_verdict(answer) for answer in answers]
+        refused = next((answer for answer in answers if isinstance(answer, Refusal)), None)
+        if refused is not None:
+            others = tuple(answer for answer in answers if isinstance(answer, Verdict))
+            raise Refused(refused.code, refused.reason, others)
+        return answers
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +125,7 @@ class Run:
         tokens: int = 0,
     ) -> Outcome:
         """Say how an allowed call ended. Raises like `check`."""
-        cost = calls.cost_of(cost_usd)
+        cost = cost_of(cost_usd)
         message = wire.Outcome(call=call, status=status, content=content, facts=dict(facts or {}), cost_usd=cost, tokens=tokens)
         with self._gate.question(self.origin, message, [call]) as asked:
             (answer,) = await asked.answers(self._gate.timeout)
@@ -154,7 +159,7 @@ class Run:
         if not admitted.execute:
             return admitted.result
         try:
-            with calls.inside(self.origin, admitted.verdict):
+            with inside(self.origin, admitted.verdict):
                 result = function(admitted.args)
                 if inspect.isawaitable(result):
                     result = await result
@@ -169,13 +174,13 @@ class Run:
     ) -> Admitted:
         """Permission for one call, for those who run the tool themselves: with `args` of what is returned, and then
         `succeeded` or `failed`. Raises like `call`."""
-        before = calls.digest(tool, args)
+        before = digest(tool, args)
         verdict = await self.check(tool, args, cost_usd=cost_usd, call=call, wait=wait)
         if verdict.decision != "allow":
             raise error_of(verdict)
         if verdict.execute and (verdict.settled or not self._gate.claim(self.origin, call)):
             raise AlreadyMade(verdict)
-        if verdict.args is None and calls.digest(tool, args) != before:
+        if verdict.args is None and digest(tool, args) != before:
             await self._tell(verdict.call, "not_run", "the arguments changed")
             raise GateError(f"the arguments of `{tool}` changed after they were decided: the call did not run")
         given = args if verdict.args is None else verdict.args
@@ -184,7 +189,7 @@ class Run:
     async def succeeded(self, call: str, result: Any = None) -> Outcome:
         """Report a success. Raises `Unreported`, with the result, where the gate does not take it."""
         try:
-            return await self.report(call, "success", content=calls.content_of(result))
+            return await self.report(call, "success", content=content_of(result))
         except GateError as error:
             raise Unreported(call, result, error) from error
 
@@ -247,10 +252,3 @@ class Run:
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, RunStatus)
         return answer
-
-
-def _verdict(answer: Any) -> Verdict:
-    if isinstance(answer, Refusal):
-        raise Refused(answer.code, answer.reason)
-    assert isinstance(answer, Verdict)
-    return answer

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from gated import wire
-from gated.client import binding, calls, gate, run
-from gated.client.calls import Admitted, Call, Outcome
+from gated.client import binding, gate, run
+from gated.client.calls import Admitted, Call, Outcome, inside
 from gated.client.errors import GateUnavailable
 from gated.client.run import Wait
 from gated.events import RunId, Status, ThreadId
@@ -114,14 +114,14 @@ class Run:
 
     def check_batch(
         self,
-        calls_: Sequence[Call],
+        calls: Sequence[Call],
         *,
         mode: Literal["each", "atomic"] = "each",
         wait: Wait = False,
         timeout: float | None = None,
     ) -> list[Verdict]:
         """Ask for several calls in one message. See the async `Run.check_batch`."""
-        return self._portal(self._run.check_batch, calls_, mode=mode, wait=wait, timeout=timeout)
+        return self._portal(self._run.check_batch, calls, mode=mode, wait=wait, timeout=timeout)
 
     def resume(self, call: str | Verdict | Call, *, wait: Wait = True, timeout: float | None = None) -> Verdict:
         """The verdict of a call that was asked for before. See the async `Run.resume`."""
@@ -158,7 +158,7 @@ class Run:
         if not admitted.execute:
             return admitted.result  # type: ignore[no-any-return]  # a person's answer in the place of the tool's
         try:
-            with calls.inside(self._run.origin, admitted.verdict):
+            with inside(self._run.origin, admitted.verdict):
                 result = function(admitted.args)
         except BaseException as error:
             self.failed(admitted.call, error)

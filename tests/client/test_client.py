@@ -63,6 +63,18 @@ async def test_a_bad_name_is_refused_and_the_run_goes_on(tmp_path: Path, tool: s
         assert (await run.check("read")).decision == "allow"
 
 
+async def test_of_a_batch_with_a_call_that_is_refused_the_other_verdicts_are_not_lost(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (live, run):
+        await run.check("read", {"n": 1}, call="c1")
+        with pytest.raises(Refused, match=r"ingress\.id_conflict") as caught:
+            await run.check_batch([Call("read", {"n": 2}, id="c1"), Call("write", {}, id="c2")])
+        (other,) = caught.value.verdicts
+        assert (other.call, other.decision) == ("c2", "allow")
+        with pytest.raises(Refused, match=r"ingress\.tool_name"):
+            await run.check_batch([Call("no name!"), Call("write", {}, id="c3")])
+    assert sorted(await decided(live.log)) == ["c1", "c2"]
+
+
 async def test_a_payload_that_is_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with worker_run(tmp_path) as (live, run):
         with pytest.raises(Refused, match=r"ingress.too_large: the message has 1200\d+ bytes, at most 1048576 are taken"):
