@@ -1,5 +1,6 @@
 """The documents are true: the blocks of each that says so run in order in an empty folder, and the README's policy loads."""
 
+import json
 import os
 import re
 import signal
@@ -24,6 +25,15 @@ def test_the_readme_policy_loads_and_decides() -> None:
     (text,) = [body for kind, _, body in blocks(ROOT / "README.md") if kind == "yaml"]
     policy = load_text(text, "policy.yaml")
     assert sorted(policy.agents) == ["analyst"]
+
+
+def test_the_examples_of_frameworks_are_code_and_configuration() -> None:
+    """Their imports and definitions run; what they would start is started in the adapters' own tests."""
+    for kind, _, body in blocks(ROOT / "docs" / "frameworks.md"):
+        if kind == "python":
+            exec(compile(body, "frameworks.md", "exec"), {"__name__": "frameworks"})
+        else:
+            assert json.loads(body)
 
 
 @pytest.mark.timeout(300)
