@@ -112,12 +112,13 @@ def _order(hearing: Hearing) -> tuple[Finding, ...]:
 
 def _contracts(hearing: Hearing) -> tuple[Finding, ...]:
     rules = hearing.profile.contracts
-    if not rules.any:
+    if not rules.any or not rules.about(hearing.call.tool):
         return ()
-    return contracts.check(rules, contract_view(hearing.profile, hearing.run, hearing.at), hearing.call)
+    return contracts.check(rules, contract_view(hearing.profile, hearing.run, hearing.at, rules.recent), hearing.call)
 
 
-def contract_view(profile: Profile, run: RunState, at: int) -> View:
+def contract_view(profile: Profile, run: RunState, at: int, recent: bool = True) -> View:
+    """`recent` is false where nothing reads the newest calls."""
     return View(
         agent=profile.name,
         phase=run.phase,
@@ -127,7 +128,7 @@ def contract_view(profile: Profile, run: RunState, at: int) -> View:
         task=run.task,
         labels=run.labels,
         failed=run.failed,
-        recent=tuple((r.tool, r.status, r.args_sha256) for r in run.recent),
+        recent=tuple((r.tool, r.status, r.args_sha256) for r in run.recent) if recent else (),
         at=at,
     )
 

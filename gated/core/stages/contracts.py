@@ -59,11 +59,13 @@ class Contract(Struct, frozen=True):
 class ContractSet:
     """Contracts, found by tool name."""
 
-    __slots__ = ("_anywhere", "_by_tool", "all", "any")
+    __slots__ = ("_anywhere", "_by_tool", "all", "any", "recent")
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.all = tuple(contracts)
         self.any = bool(contracts)
+        read = [e for c in contracts for e in (c.require, c.ensure) if e is not None]
+        self.recent = any(root == "recent" for expression in read for root, _ in expression.reads)
         self._anywhere = tuple(c for c in contracts if c.on.exact_tool is None)
         names = {c.on.exact_tool.casefold() for c in contracts if c.on.exact_tool is not None}
         self._by_tool = {
