@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import batches, calls
+from gated.core.fold import apply
 from gated.core.pipeline import source_of
 from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
 from gated.core.verdicts import Judged, Plea, Refused
-from gated.events import AgentId, CallDecided, CallId, Finding, IntentsReceived, RunId, Wanted
+from gated.events import AgentId, CallDecided, CallId, Finding, IntentsReceived, RunId, RunOpened, Wanted
 
 
 class _Everywhere(Mapping[str, Policy]):
@@ -84,9 +85,15 @@ def decide_call(
     at: int,
     lifted: frozenset[str] = frozenset(),
 ) -> Judged:
-    """The verdict on one call of an open run. `lifted` are the sources of asks that people have answered."""
+    """The verdict on one call; a run that is not open is opened by it, if its agent may.
+
+    `lifted` are the sources of asks that people have answered.
+    """
     turn = Turn(registry, state, run_id, at)
     barred = may_speak(turn, agent)
+    if barred is None and turn.opened is None:
+        barred = calls.may_open(turn, agent, by_operator=False)
+        turn = Turn(registry, opened(registry, state, run_id, agent, at), run_id, at)
     if barred is None and agent not in turn.policy.agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
@@ -98,6 +105,13 @@ def decide_call(
         return judged
     code, reason = (judged.code, judged.reason) if isinstance(judged, Refused) else ("ingress.id_conflict", "the call is known")
     return Judged(plea, _denial(plea, code, reason))
+
+
+def opened(registry: Registry, state: ThreadState, run_id: RunId, agent: AgentId, at: int) -> ThreadState:
+    """The state with the run open, under the current policy."""
+    if run_id in state.runs:
+        return state
+    return apply(registry.known, state, run_id, state.seq + 1, at, RunOpened(agent=agent, policy=registry.current.digest))
 
 
 def decide_atomic(

@@ -52,8 +52,8 @@ def _before(case: Case, draft: Draft) -> list[StageReport]:
     barred = may_speak(turn, case.agent)
     if turn.opened is None:
         barred = barred or calls.may_open(turn, case.agent, by_operator=False)
-        finding = () if barred is None else (Finding("lifecycle", "deny", *barred),)
-        return [_report("lifecycle", finding)]
+        state = trial.opened(turn.registry, draft.state, case.run_id, case.agent, turn.at)
+        turn = Turn(turn.registry, state, case.run_id, turn.at)
     reports = [_lifecycle(turn, draft, barred)]
     hops = turn.profile.ceilings.max_hops
     if hops is None:
@@ -76,8 +76,6 @@ def _lifecycle(turn: Turn, draft: Draft, barred: tuple[str, str] | None) -> Stag
 
 
 def _pipeline(case: Case, draft: Draft) -> list[StageReport]:
-    if case.run_id not in draft.state.runs:
-        return []
     profile = draft.policy.profile(case.agent)
     if case.agent not in draft.policy.agents:
         reason = f"the policy has no profile for agent `{case.agent}`"
@@ -89,7 +87,8 @@ def _pipeline(case: Case, draft: Draft) -> list[StageReport]:
             reports.append(StageReport(stage, "off"))
             continue
         alone = replace(draft, policy=trial.only(draft.policy, case.agent, stage))
-        turn = Turn(case.registry(alone), alone.state, case.run_id, case.at + draft.later)
+        registry, at = case.registry(alone), case.at + draft.later
+        turn = Turn(registry, trial.opened(registry, alone.state, case.run_id, case.agent, at), case.run_id, at)
         judged = calls.judge_by_pipeline(turn, draft.plea, draft.lifted)
         findings = judged.decided.findings
         found = tuple(f for f in findings if not (f.outcome == "ask" and source_of(f) in draft.lifted))

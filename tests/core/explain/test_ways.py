@@ -10,6 +10,8 @@ from gated import canonical
 from gated.core.explain import Case, Explanation, explain, recorded_case, wanted_case
 from gated.core.explain.case import set_at
 from gated.core.policy import load, load_text
+from gated.core.scenario import steps
+from gated.core.scenario.format import SwitchEntry
 from gated.documents import parse_document
 from gated.events import AgentId, RunId, Score, Wanted
 
@@ -265,3 +267,42 @@ def test_a_call_that_was_never_made_is_in_no_log() -> None:
     acts = Acts(POLICY)
     assert recorded_case(acts.records, acts.world.known, "r1", "c1") is None
     assert recorded_case([], {}, RunId("r1"), "c1") is None
+
+
+def test_a_limit_of_the_parent_s_is_changed_where_the_parent_s_agent_has_it() -> None:
+    policy = (
+        "version: 1\nthreads: {shared_by: [[boss, a]]}\nagents:\n"
+        "  boss: {allowed_tools: [plan], resource_budget: {max_calls: 1}}\n  a: {allowed_tools: [plan]}\n"
+    )
+    acts = Acts(policy, "boss")
+    acts.run("plan")
+    steps.switch(acts.world, SwitchEntry(run="child", agent="a", thread="t", parent="r1"))
+    assert acts.ask("plan") == "deny"
+    case = recorded_case(acts.records, acts.world.known, "child", "c2")
+    assert case is not None
+    found = explain(case)
+    assert found.verdict.findings[0].run == "r1"
+    assert ways(found)[0] == ["raise `agents.boss.resource_budget.max_calls` to 2"]
+
+
+def test_a_thread_that_belongs_to_another_agent() -> None:
+    policy = "version: 1\nagents: {a: {allowed_tools: [plan]}, b: {allowed_tools: [plan]}}\n"
+    acts = Acts(policy)
+    acts.run("plan")
+    acts.world.speak_for(acts.world.thread, RunId("r2"), AgentId("b"))
+    assert acts.ask("plan") == "deny"
+    case = recorded_case(acts.records, acts.world.known, "r2", "c2")
+    assert case is not None
+    found = explain(case)
+    assert found.verdict.code == "lifecycle.not_thread_owner"
+    assert ways(found)[0] == ["add `[a, b]` to `threads.shared_by`"]
+
+
+def test_a_call_that_was_turned_away_for_want_of_a_run() -> None:
+    acts = Acts("version: 1\nagents: {a: {allowed_tools: [plan], runs: {opened_by: operator}}}\n")
+    assert acts.ask("Write") == "deny"
+    found = explain(recorded(acts, "c1"))
+    assert found.verdict.code == "lifecycle.run_not_open"
+    says = {report.stage: report.says for report in found.stages}
+    assert (says["lifecycle"], says["privilege"]) == ("deny", "deny")
+    assert ways(found)[0] == ["`agents.a.runs.opened_by: agent`", "add `Write` to `agents.a.allowed_tools`"]
