@@ -15,6 +15,7 @@ from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
 from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import read_policy
 
@@ -40,7 +41,7 @@ def barriers(
     async def work() -> tuple[Recorded, Verified]:
         other = None if policy is None else read_policy(policy)
         async with open_log(log) as opened:
-            recorded, verified = Recorded(await policies_of(opened), other), Verified()
+            recorded, verified = Recorded(await policies_of(opened), other, await archived_states(opened)), Verified()
             async for _, record in progressed(opened, "reading"):
                 for asked in recorded.feed(record):
                     if run in (None, asked.run) and agent in (None, asked.agent):

@@ -13,6 +13,7 @@ from gated.cli.output import NO, Json, run_async, say, say_json, table
 from gated.core.policy import Policy
 from gated.core.structure import Differing, differences
 from gated.core.whatif import Compared, Tally, WhatIf
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 
@@ -45,9 +46,10 @@ def diff(
 
 async def _flips(log: str, before: Policy, after: Policy) -> list[tuple[Compared, Compared]]:
     """Recorded verdicts on which the two policies differ, each decided on the history as it was recorded."""
-    one, other = WhatIf(before), WhatIf(after)
     found: list[tuple[Compared, Compared]] = []
     async with open_log(log) as opened:
+        begun = await archived_states(opened)
+        one, other = WhatIf(before, begun), WhatIf(after, begun)
         async for _, record in opened.read_all():
             pairs = zip(one.feed(record), other.feed(record), strict=True)
             found += [(a, b) for a, b in pairs if _says(a) != _says(b)]

@@ -23,6 +23,7 @@ from gated.core.state import ThreadState
 from gated.documents import Document
 from gated.events import MILLION, AgentId, Record, RunId, Score, ThreadId, Wanted, unseal
 from gated.shell.embedding import prepared_call
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import load_stored
 
@@ -97,7 +98,8 @@ def _records(log: str | None, run: str | None) -> tuple[list[Record], dict[str, 
 
     async def work() -> tuple[list[Record], dict[str, Policy]]:
         async with open_log(log) as opened:
-            threads = {record.thread async for _, record in opened.read_all() if record.run == run}
+            gone = await archived_states(opened)  # what they say later can only be read with the archive
+            threads = {record.thread async for _, record in opened.read_all() if record.run == run and record.thread not in gone}
             return [record async for _, record in opened.read_all() if record.thread in threads], await policies_of(opened)
 
     found: tuple[list[Record], dict[str, Policy]] = run_async(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,10 @@ from gated import cloudevents
 from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
+from gated.shell.custody import Copies, keys_beside, open_custody
 from gated.shell.log import Positioned
+from gated.shell.log.anchors import archived_states
+from gated.shell.log.archive import Archived, archive
 from gated.shell.log.jsonl import Imported, export_lines, import_export
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
@@ -29,6 +33,8 @@ app = typer.Typer()
 log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
 
+TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
+MAX_TIME = 2**62  # µs, later than any record
 SHOWN = 5  # records that are not replayable, in the text for people
 
 Run = Annotated[str | None, typer.Option(help="Only this run.")]
@@ -64,7 +70,7 @@ def replay(
     async def work() -> tuple[Replayer, Difference | None]:
         async with open_log(log) as opened:
             known = await policies_of(opened)
-            replayer = Replayer(known.get)
+            replayer = Replayer(known.get, await archived_states(opened))
             threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
             async for _, record in progressed(opened, "replaying"):
                 if threads is not None and record.thread not in threads:
@@ -232,6 +238,33 @@ async def _exported(log: Readable, threads: set[ThreadId] | None, form: Format) 
         if threads is None or record.thread in threads:
             for line in cloudevents.lines(record):
                 yield line
+
+
+@log_app.command("archive", epilog="Example: gated log archive .gated/log.db 2026-q1.jsonl --before 2026-04-01T00:00:00Z")
+def archive_(
+    log: Annotated[Path, typer.Argument(help="The SQLite log; no daemon may be writing it.")],
+    target: Annotated[Path, typer.Argument(help="The .jsonl file to write; it must not exist.")],
+    before: Annotated[
+        datetime | None,
+        typer.Option(help="Only threads whose last record is older (UTC).", formats=TIMES),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Move threads whose runs have all ended out of a log. Both verify afterwards; the log keeps their last hashes as anchors."""
+
+    async def work() -> Archived:
+        folder = next((f for f in (keys_beside(log), log.parent / "keys") if f.is_dir()), None)
+        custody = None if folder is None else await anyio.to_thread.run_sync(open_custody, folder, Copies())
+        at = MAX_TIME if before is None else int(before.replace(tzinfo=UTC).timestamp() * 1_000_000)
+        return await archive(log, target, at, None if custody is None else custody.sealing)
+
+    done = run_async(work)
+    if json_:
+        say_json(done)
+    elif done.threads:
+        say(f"{done.threads} threads with {done.records} records moved to {target}, {done.kept} records kept")
+    else:
+        say("no thread has finished: nothing to archive")
 
 
 @log_app.command("import", epilog="Example: gated log import run.jsonl audit.db")

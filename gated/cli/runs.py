@@ -30,6 +30,7 @@ from gated.events import (
     TicketClosed,
     unseal,
 )
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.units import rfc3339
 from gated.views import run_view
@@ -43,6 +44,7 @@ async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState
     bodies: list[Body] = []
     async with open_log(log) as opened:
         known = await policies_of(opened)
+        states.update(await archived_states(opened))
         async for _, record in opened.read_all():
             body = unseal(record)
             state = states.get(body.thread) or ThreadState(body.thread)
@@ -118,7 +120,7 @@ def _one(log: str, run: str, thread: str | None) -> tuple[dict[str, Any], list[B
 async def _curve(log: str, thread: ThreadId, run: RunId) -> Curve | None:
     """How the run's barriers went."""
     async with open_log(log) as opened:
-        recorded = Recorded(await policies_of(opened))
+        recorded = Recorded(await policies_of(opened), None, await archived_states(opened))
         async for record in opened.read(thread):
             for _ in recorded.feed(record):
                 pass

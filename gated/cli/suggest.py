@@ -14,6 +14,7 @@ from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
 from gated.core.whatif import Compared, WhatIf
 from gated.documents import parse_document, write_yaml
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 
 SHOWN = 20
@@ -65,8 +66,9 @@ def _compared(log: str, policy: Policy) -> list[Compared]:
     """What the suggestion says of the log's calls, of the agents it is about."""
 
     async def work() -> list[Compared]:
-        whatif, found = WhatIf(policy), list[Compared]()
+        found: list[Compared] = []
         async with open_log(log) as opened:
+            whatif = WhatIf(policy, await archived_states(opened))
             async for _, record in opened.read_all():
                 found += [item for item in whatif.feed(record) if item.what == "call" and item.agent in policy.agents]
         return found

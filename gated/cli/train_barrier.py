@@ -16,6 +16,7 @@ from gated.cli.output import NO, Json, console, errors, fail, run_async, say, sa
 from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.onnx_files import ModelError, write_model
 
@@ -85,7 +86,7 @@ def _widths(text: str) -> tuple[int, ...]:
 async def _recorded(name: str, agent: str | None) -> tuple[list[Asked], dict[tuple[str, str], str]]:
     asked: list[Asked] = []
     async with open_log(name) as opened:
-        recorded = Recorded(await policies_of(opened), whole=True)
+        recorded = Recorded(await policies_of(opened), None, await archived_states(opened), whole=True)
         async for _, record in progressed(opened, "reading"):
             asked += [one for one in recorded.feed(record) if agent in (None, one.agent)]
     return asked, {(thread, run): status for (thread, run), status in recorded.ended.items()}

@@ -17,6 +17,7 @@ from gated.core.chain import Damage, merkle_root
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
 from gated.shell.custody import verifier_keys
+from gated.shell.log.anchors import anchors_of
 from gated.shell.log.open import Readable, open_log
 
 app = typer.Typer()
@@ -35,6 +36,7 @@ class Verified(Struct, frozen=True, kw_only=True):
     root: str
     checkpoints: int
     unverified: int
+    archived: int
     damage: Damage | None
 
 
@@ -79,7 +81,8 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
             own.append(verify_note(note, keys))
         except CheckpointError as error:
             damage = damage or Damage(position, "", 0, f"its checkpoint is not to be believed: {error}")
-    checker = SealedChecker([*own, *kept], start)
+    anchors = await anchors_of(log)
+    checker = SealedChecker([*own, *kept], start, anchors)
     if damage is None:
         async for position, record in progressed(log, "verifying"):
             damage = checker.feed(position, record)
@@ -94,6 +97,7 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
         root=merkle_root(heads).hex(),
         checkpoints=len(own) + len(kept),
         unverified=0 if keys else len(notes),
+        archived=checker.chain.archived,
         damage=damage,
     )
 
@@ -107,6 +111,8 @@ def _print(found: Verified) -> None:
         say(f"[red]damaged[/]: {where}: {escape(damage.what)}")
     else:
         say(f"[red]damaged[/]: position {found.damage.position}: {escape(found.damage.what)}")
+    if found.archived:
+        say(f"{found.archived} of the records are in an archive; what was sealed before they went is checked there")
     if found.checkpoints:
         say(f"{found.checkpoints} checkpoints checked")
     if found.unverified:

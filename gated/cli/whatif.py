@@ -11,6 +11,7 @@ import typer
 from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, LogPath, run_async, say, say_json, table
 from gated.core.whatif import Compared, Tally, WhatIf
+from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 
@@ -43,8 +44,9 @@ def what_if(
     """
 
     async def work() -> tuple[Tally, list[Compared]]:
-        whatif, tally, changed = WhatIf(read_policy(policy)), Tally(), list[Compared]()
+        tally, changed = Tally(), list[Compared]()
         async with open_log(log) as opened:
+            whatif = WhatIf(read_policy(policy), await archived_states(opened))
             threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
             async for _, record in progressed(opened, "deciding"):
                 if threads is not None and record.thread not in threads:

@@ -28,13 +28,30 @@ class Damage(Struct, frozen=True):
     what: str
 
 
-class ChainChecker:
-    """Checks records in the order of the log. After a damage it is where it was before."""
+class Anchors(Struct, frozen=True):
+    """What was archived out of a log: up to `position`, whose record had the hash `head`, `records` records are elsewhere.
 
-    def __init__(self) -> None:
-        self._heads: dict[ThreadId, tuple[int, str]] = {}
-        self._position: int | None = None
+    `heads` are the last records of the threads that went: what comes later follows them.
+    """
+
+    position: int
+    head: str
+    records: int
+    heads: dict[ThreadId, tuple[int, str]]
+
+
+class ChainChecker:
+    """Checks records in the order of the log. After a damage it is where it was before.
+
+    `records` counts what was archived before too, so that it is the number that a checkpoint knows.
+    """
+
+    def __init__(self, anchors: Anchors | None = None) -> None:
+        self._anchors = anchors
+        self._heads: dict[ThreadId, tuple[int, str]] = {} if anchors is None else dict(anchors.heads)
+        self._position: int | None = None if anchors is None else 0
         self.records = 0
+        self.archived = 0
 
     @property
     def heads(self) -> Heads:
@@ -60,13 +77,28 @@ class ChainChecker:
         return None
 
     def _take(self, position: int, record: Record) -> None:
+        left_out = 0 if self._position is None else position - self._position - 1
         self._heads[record.thread] = (record.seq, record.hash)
         self._position = position
-        self.records += 1
+        self.archived += left_out
+        self.records += 1 + left_out
+
+    def finish(self) -> Damage | None:
+        """Whether all that is not here is what was archived."""
+        if self._anchors is None:
+            return None
+        tail = max(0, self._anchors.position - (self._position or 0))
+        self.archived, self.records = self.archived + tail, self.records + tail
+        if self.archived == self._anchors.records:
+            return None
+        what = f"{self.archived} records are not here, {self._anchors.records} were archived"
+        return Damage(self._anchors.position, "", 0, what)
 
     def _gap(self, position: int) -> str | None:
-        """A log may begin anywhere (its start archived); from there on no position is missing."""
+        """A log may begin anywhere; from there on no position is missing but those that were archived."""
         if self._position is None or position == self._position + 1:
+            return None
+        if self._anchors is not None and self._position < position - 1 <= self._anchors.position:
             return None
         return f"position {position} follows position {self._position}"
 

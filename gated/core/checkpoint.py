@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Struct
 
-from gated.core.chain import ChainChecker, Damage, Heads, merkle_root
+from gated.core.chain import Anchors, ChainChecker, Damage, Heads, merkle_root
 from gated.events import Record
 
 _ED25519: Final = b"\x01"  # the signature type of the signed-note page
@@ -176,35 +176,54 @@ class SealedChecker:
     What lies before `since` was checked then: its hashes are believed, and that they lead to that checkpoint is checked.
     """
 
-    def __init__(self, checkpoints: Iterable[Checkpoint | Unsigned], since: Checkpoint | None = None) -> None:
-        self.chain = ChainChecker()
+    def __init__(
+        self, checkpoints: Iterable[Checkpoint | Unsigned], since: Checkpoint | None = None, anchors: Anchors | None = None
+    ) -> None:
+        self.chain = ChainChecker(anchors)
+        self._anchors = anchors
         self._since = 0 if since is None else since.records
         known = list(checkpoints) if since is None else [*checkpoints, since]
         self._expected: Mapping[int, list[Checkpoint | Unsigned]] = _by_records(known)
         self._last = max(self._expected, default=0)
 
     def feed(self, position: int, record: Record) -> Damage | None:
+        if self._anchors is not None and position > self._anchors.position:
+            damage = self._pass_anchors(self._anchors)
+            if damage is not None:
+                return damage
         believed = self.chain.records < self._since
         damage = self.chain.believe(position, record) if believed else self.chain.feed(position, record)
         if damage is not None:
             return damage
         for expected in self._expected.get(self.chain.records, ()):
-            if not _holds(expected, record.hash, self.chain):
+            if self._anchors is None and not _seals(expected, self.chain.records, record.hash, self.chain.heads):
                 return Damage(position, record.thread, record.seq, "the log up to here is not the one that was sealed")
+        return None
+
+    def _pass_anchors(self, anchors: Anchors) -> Damage | None:
+        """What is kept and the heads of what went are what was sealed when it went. What was sealed before needs the archive."""
+        self._anchors = None
+        for expected in self._expected.get(anchors.position, ()):
+            if not _seals(expected, anchors.position, anchors.head, self.chain.heads):
+                return Damage(anchors.position, "", 0, "what is kept and what was archived are not what was sealed")
         return None
 
     def finish(self) -> Damage | None:
         """Whether the log reaches as far as its last checkpoint."""
+        damage = None if self._anchors is None else self._pass_anchors(self._anchors)
+        damage = damage or self.chain.finish()
+        if damage is not None:
+            return damage
         if self.chain.records >= self._last:
             return None
         what = f"the log has {self.chain.records} records, a checkpoint {self._last}: its end was cut off"
         return Damage(self.chain.records, "", 0, what)
 
 
-def _holds(expected: Checkpoint | Unsigned, head: str, chain: ChainChecker) -> bool:
+def _seals(expected: Checkpoint | Unsigned, records: int, head: str, heads: Heads) -> bool:
     if isinstance(expected, Unsigned):
-        return expected.root == merkle_root(chain.heads)
-    return expected == checkpoint(expected.origin, chain.records, head, chain.heads)
+        return expected.root == merkle_root(heads)
+    return expected == checkpoint(expected.origin, records, head, heads)
 
 
 def _by_records(checkpoints: Iterable[Checkpoint | Unsigned]) -> dict[int, list[Checkpoint | Unsigned]]:

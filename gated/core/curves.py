@@ -8,6 +8,7 @@ barriers were asked about) and sampled after it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -101,11 +102,19 @@ class Recorded:
     are left out and named in `strangers`. `whole`: states hold a view of the run whether a barrier reads it or not.
     """
 
-    def __init__(self, known: Mapping[str, Policy], policy: Policy | None = None, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        known: Mapping[str, Policy],
+        policy: Policy | None = None,
+        begun: Mapping[ThreadId, ThreadState] = MappingProxyType({}),
+        *,
+        whole: bool = False,
+    ) -> None:
+        """`begun` are the states of threads whose first records are not here."""
         window = 0 if policy is None else policy.window
         self._known = {digest: replace(p, window=max(p.window, window)) for digest, p in known.items()}
         self._policy, self._whole = policy, whole
-        self._states: dict[ThreadId, ThreadState] = {}
+        self._states = dict(begun)
         self._heard: dict[tuple[ThreadId, RunId, CallId], Wanted] = {}
         self.curves: dict[tuple[ThreadId, RunId], Curve] = {}
         self.strangers: set[str] = set()

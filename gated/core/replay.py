@@ -7,7 +7,8 @@ taken as they stand, and it is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -54,10 +55,13 @@ class Replayer:
     `records` were decided again, `skipped` were not: the first `LISTED` of them are in `not_replayable`.
     """
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({})) -> None:
+        """`begun` are the states of threads whose first records are not here."""
         self._policies = policies
-        self._states: dict[ThreadId, ThreadState] = {}
+        self._states = dict(begun)
         self._known: dict[str, Policy] = {}
+        for digest in {run.policy for state in begun.values() for run in state.runs.values()}:
+            self._policy(digest)
         self.records = self.skipped = 0
         self.not_replayable: list[NotReplayable] = []
 

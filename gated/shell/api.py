@@ -107,8 +107,8 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         found, after = _Page(), _number(asked, "after")
         runs.telemetry.looked(ThreadId(_id(asked, "thread")))
         async for record in runs.log.read(ThreadId(_id(asked, "thread")), after):
-            if not found.takes(_stored(record)):
-                break
+            if record.seq != after + 1 or not found.takes(_stored(record)):
+                break  # what follows on an archived thread can only be read with its archive
             after = record.seq
         return {"records": found.items, "after": after, "complete": not found.full}
 

@@ -19,7 +19,7 @@ from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import Body, ThreadId, unseal
-from gated.shell.log import EventLog, LogUnavailable
+from gated.shell.log import EventLog, LogDamaged, LogUnavailable
 from gated.shell.policies import load_stored
 
 CACHE: Final = 10_000  # threads whose state stays in memory
@@ -62,6 +62,10 @@ class Threads:
                 log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
         self._saved[thread] = state.seq
         async for stored in self._log.read(thread, state.seq):
+            if stored.seq != state.seq + 1:
+                raise LogDamaged(
+                    0, f"thread `{thread}`: record {stored.seq} follows record {state.seq} and no snapshot tells more"
+                )
             body = unseal(stored)
             await self._know(body)
             state = fold(self.registry.known, state, body, stored.hash)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec.structs import replace
@@ -50,11 +52,12 @@ from gated.events import (
 class WhatIf:
     """Feed it the records of a log in order; each thread is followed by itself."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({})) -> None:
+        """`begun` are the states of threads whose first records are not here."""
         self.policy = policy
         self.tried = trial.bound(policy)
         self._registry = trial.bound(trial.observed(policy))
-        self._states: dict[ThreadId, ThreadState] = {}
+        self._states = dict(begun)
         self._barred: dict[tuple[ThreadId, RunId], tuple[str, str]] = {}
         self._tickets: dict[str, TicketOpened] = {}
         self._failed: dict[tuple[ThreadId, RunId], str] = {}  # runs that the policy on trial would have ended, and why

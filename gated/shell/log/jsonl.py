@@ -15,6 +15,7 @@ from msgspec import Struct
 from gated.core.chain import CheckpointNote, checkpoint_line, export_line, parse_line, policy_line, verify_records
 from gated.events import Record, ThreadId
 from gated.shell.log import EventLog, LogDamaged, LogUnavailable, Positioned, ReadableLog
+from gated.shell.log.anchors import anchors_of
 
 
 class JsonlLog:
@@ -99,15 +100,19 @@ def _parsed(path: Path, number: int, line: bytes) -> Record | tuple[str, bytes] 
 async def export_lines(log: ReadableLog, threads: Collection[ThreadId] | None = None) -> AsyncIterator[bytes]:
     """The lines of an export, each with its end. Of some `threads` only, it has no checkpoints: those seal the whole log.
 
+    What follows on an archived thread is left out: it verifies with its archive only.
+
     Raises `LogDamaged` for a record that is not JSON.
     """
     for digest, text in (await log.policies()).items():
         yield policy_line(digest, text) + b"\n"
     notes: dict[int, list[str]] = {}
-    for made in await log.checkpoints() if threads is None else ():
+    anchors = await anchors_of(log)
+    elsewhere = frozenset() if anchors is None else frozenset(anchors.heads)
+    for made in await log.checkpoints() if threads is None and anchors is None else ():
         notes.setdefault(made.position, []).append(made.note)
     async for position, record in log.read_all():
-        if threads is not None and record.thread not in threads:
+        if record.thread in elsewhere or (threads is not None and record.thread not in threads):
             continue
         try:
             yield export_line(record) + b"\n"

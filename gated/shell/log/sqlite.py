@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiosqlite
 import anyio
 
-from gated.core.chain import CheckpointNote
+from gated.core.chain import Anchors, CheckpointNote
 from gated.events import GENESIS, Record, RunId, ThreadId
 from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable, Positioned
 from gated.shell.log.sealing import Sealing
@@ -142,6 +142,23 @@ class SqliteLog:
     async def policies(self) -> dict[str, bytes]:
         rows = await self._all("select digest, text from policies order by digest")
         return {str(digest): bytes(text) for digest, text in rows}
+
+    async def anchors(self) -> Anchors | None:
+        """What was archived out of this log."""
+        if not await self._all("select 1 from sqlite_schema where name = 'anchors'"):
+            return None
+        found = dict(await self._all("select key, value from meta where key like 'archived_%'"))
+        if not found:
+            return None
+        rows = await self._all("select thread, seq, hash from anchors order by thread")
+        heads = {ThreadId(thread): (seq, hash_) for thread, seq, hash_ in rows}
+        return Anchors(int(found["archived_position"]), found["archived_head"], int(found["archived_records"]), heads)
+
+    async def anchored_states(self) -> AsyncIterator[bytes]:
+        """The states of the threads that were archived, as they were then."""
+        if await self.anchors() is not None:
+            for (state,) in await self._all("select state from anchors order by thread"):
+                yield bytes(state)
 
     async def load_snapshot(self, thread: ThreadId) -> tuple[int, bytes] | None:
         rows = await self._all("select seq, data from snapshots where thread = ?", thread)

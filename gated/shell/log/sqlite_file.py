@@ -35,6 +35,9 @@ create table if not exists snapshots (thread text primary key, seq integer not n
 create table if not exists deadlines (
     thread text not null, run text not null, due integer not null, primary key (thread, run)
 ) strict, without rowid;
+create table if not exists anchors (
+    thread text primary key, seq integer not null, hash text not null, state blob not null
+) strict, without rowid;
 create table if not exists meta (key text primary key, value text not null) strict;
 insert or ignore into meta values ('version', '{version}'), ('epoch', '0');
 insert into heads select thread, seq, hash from (select thread, max(seq) as seq, hash from records group by thread)
