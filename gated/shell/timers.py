@@ -17,6 +17,7 @@ from gated.events import DeadlineReached, RunId, ThreadId
 from gated.shell.said import TIMER, Due, Outlet, Said
 
 LONGEST = 3600.0  # seconds of one sleep
+GRAIN = 0.05  # seconds between two askings of what the bus has stored: what is due meanwhile is told together
 
 
 class Timers:
@@ -66,13 +67,20 @@ class Timers:
         with scope:
             while True:
                 now = time.time_ns() // 1000
-                if self._deadlines and self._deadlines[0][0] <= now and self._outlet.caught_up is not None:
-                    await self._outlet.caught_up()
-                while self._deadlines and self._deadlines[0][0] <= now:
-                    due, thread, run = heapq.heappop(self._deadlines)
-                    if self._armed.get((thread, run)) == due:
-                        self._say(Said(thread, run, DeadlineReached(TIMER, due), now, 0, None, None))
+                if self._deadlines and self._deadlines[0][0] <= now:
+                    if self._outlet.caught_up is not None:
+                        await self._outlet.caught_up()
+                    self._tell(now)
+                    await anyio.sleep(GRAIN)
+                    continue
                 self._sooner = anyio.Event()
                 wait = (self._deadlines[0][0] - now) / 1e6 if self._deadlines else LONGEST
                 with anyio.move_on_after(min(wait, LONGEST)):
                     await self._sooner.wait()
+
+    def _tell(self, now: int) -> None:
+        """What is due by `now`. A run that was given another deadline meanwhile is told at that one."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due, thread, run = heapq.heappop(self._deadlines)
+            if self._armed.get((thread, run)) == due:
+                self._say(Said(thread, run, DeadlineReached(TIMER, due), now, 0, None, None))
