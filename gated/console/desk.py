@@ -93,6 +93,11 @@ class Visit:
         self.person: Person | None = session.person if session is not None else None
 
     @property
+    def part(self) -> bool:
+        """Whether an open page asks, to bring a part of itself up to date: what is to be said once is not said to it."""
+        return "x-gated-part" in self.request.headers
+
+    @property
     def me(self) -> Person:
         assert self.person is not None, "the page wants a log-in"
         return self.person
@@ -121,7 +126,7 @@ class Visit:
         text = self.desk.pages.get_template(template).render(
             me=self.person,
             csrf=self.session.csrf if self.session is not None else "",
-            notices=self.session.told() if self.session is not None and values.get("whole", True) else [],
+            notices=self.session.told() if self.session is not None and not self.part else [],
             theme=theme if theme in ("light", "dark") else "",
             open_tickets=len(self.desk.board.visible(self.person)) if self.person is not None else 0,
             trouble=self.desk.board.trouble if self.person is not None else "",

@@ -27,7 +27,7 @@ async def runs(visit: Visit) -> Response:
 
 
 async def run_rows(visit: Visit) -> Response:
-    return visit.show("run_rows.html", **_list(visit), whole=False)
+    return visit.show("run_rows.html", **_list(visit))
 
 
 def _list(visit: Visit) -> dict[str, Any]:

@@ -90,7 +90,7 @@ async def listed(visit: Visit) -> Response:
 
 async def rows(visit: Visit) -> Response:
     """Only the list, for a page that is open."""
-    return visit.show("ticket_rows.html", **_list(visit), whole=False)
+    return visit.show("ticket_rows.html", **_list(visit))
 
 
 def _list(visit: Visit) -> dict[str, Any]:

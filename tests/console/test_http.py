@@ -233,6 +233,15 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(made: World) -
             assert ("approved by ana at" if verdict.decision == "allow" else "rejected by bob at") in late
 
 
+def test_what_is_to_be_said_once_is_not_said_to_a_part_of_a_page(made: World) -> None:
+    """An open page that brings itself up to date must not take away what the next page is to say."""
+    with made.waiting("payer", "refund", {"customer": "c", "amount": 14}) as call, made.visitor("ana") as ana:
+        sent = ana.http.post(f"{call.path}/reject", data=hidden(ana.get(call.path).text))
+        assert "Rejected. The agent" not in ana.http.get(call.path, headers={"x-gated-part": "yes"}).text
+        assert "Rejected. The agent" in ana.get(sent.headers["location"]).text
+        assert "Rejected. The agent" not in ana.get(call.path).text
+
+
 def test_the_same_form_sent_twice_is_one_answer(made: World) -> None:
     with made.waiting("payer", "refund", {"customer": "c", "amount": 5}) as call, made.visitor("ana") as ana:
         data = {

@@ -49,7 +49,7 @@ function set(element, text) {
 // --- what is shown, brought up to date
 
 async function fetched(path) {
-  const answer = await fetch(path, { headers: { accept: "text/html" }, credentials: "same-origin" });
+  const answer = await fetch(path, { headers: { accept: "text/html", "x-gated-part": "yes" }, credentials: "same-origin" });
   if (answer.redirected && new URL(answer.url).pathname === "/login") return location.assign("/login");
   return answer.ok ? parsed(await answer.text()) : null;
 }
