@@ -283,6 +283,7 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "no agent may call what `mail*` matches",
     ),
+    "drift that asks a lot": (_semantic("{drift: {}}"), 2, "advice", "give `drift` thresholds of its own"),
     "detectors that nobody asks": (
         [*_semantic("{secrets: {}}"), ("    owner", "    checks: [privilege, dcbf]\n    owner")],
         2,

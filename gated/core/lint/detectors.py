@@ -8,6 +8,7 @@ from typing import Final
 from gated.core.lint.advice import Advice, Subject, may_meet
 from gated.core.stages.semantic import Detector, SemanticRules
 
+ORDINARY_DRIFT: Final = 800_000
 JUDGES: Final = "gated.judge."  # what the permissions of `deploy/` let a daemon ask
 
 
@@ -38,6 +39,9 @@ def _detector(subject: Subject, detector: Detector) -> Iterator[Advice]:
     where = ("semantic", detector.name)
     if detector.ask is None and detector.deny is None:
         yield Advice(where, f"`{detector.name}` neither asks nor denies, whatever its score")
+    if detector.name == "drift" and detector.ask is not None and detector.ask < ORDINARY_DRIFT:
+        message = "calls that serve their task drift by 0.5 to 0.8: give `drift` thresholds of its own, or people are asked a lot"
+        yield Advice(where, message, "advice")
     written = getattr(subject.policy.entry.semantic, detector.name).tools or ()
     for position, pattern in enumerate(detector.patterns or () if written else ()):
         if not any(may_meet(profile, pattern) for _, profile, _ in subject.profiles()):

@@ -7,6 +7,7 @@ What is a secret by its form (a token, a private key, a login in a URL) scores 0
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -20,6 +21,7 @@ from gated.shell.detectors.texts import TooLong, forms
 MAX_ARGUMENTS: Final = 1_048_576  # characters, decoded ones included
 BY_FORM: Final = 950_000
 BY_NAME: Final = 700_000
+_OF_A_LIST: Final = re.compile(r"(?i)(?:\w*[_.\- ])?(?:page|next|prev\w*|continuation|cursor|sync|resume)\w*?[_.\- ]?token")
 HEADER: Final = r"(?i)\b(?:bearer|basic)[ \t]+[a-z0-9._~+/=-]*[0-9][a-z0-9._~+/=-]{7,}"  # not the words `basic information`
 
 
@@ -48,12 +50,16 @@ def _named(value: Any) -> bool:
     while pending:
         item = pending.pop()
         if isinstance(item, Mapping):
-            if any(isinstance(inner, str) and inner and secrets.is_telling(str(key)) for key, inner in item.items()):
+            if any(isinstance(inner, str) and inner and _tells(str(key)) for key, inner in item.items()):
                 return True
             pending.extend(item.values())
         elif isinstance(item, list | tuple):
             pending.extend(item)
     return False
+
+
+def _tells(key: str) -> bool:
+    return secrets.is_telling(key) and _OF_A_LIST.fullmatch(key) is None
 
 
 @cache

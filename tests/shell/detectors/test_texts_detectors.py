@@ -53,6 +53,7 @@ def test_something_is_known_by_where_it_stands(arguments: dict[str, Any]) -> Non
         {"to": "ana@ours.example", "body": "Basic information about the token budget: all is well."},
         {"sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
         {"password": ""},
+        {"page_token": "CAoQAA", "nextPageToken": "CAoQAB", "continuation-token": "x1"},
         {"amount": 12.5, "iban": "DE89370400440532013000"},
     ],
 )
