@@ -54,7 +54,7 @@ from gated import canonical, wire
 from gated.client import Verdict
 from gated.events import CallDecided, Decision, Sender, TicketAnswered, TicketClosed, TicketNoted, unseal
 from gated.shell.log.open import open_log
-from shell.live import Bus, daemon_on, gate, server, tell, write_policy
+from shell.live import Bus, agent, daemon_on, gate, intents, server, tell, write_policy
 
 POLICY = """
 version: 1
@@ -167,3 +167,21 @@ async def test_it_is_said_that_a_ticket_is_about_to_expire_and_then_that_it_has(
     assert said == [("opened", "pending"), ("expiring_soon", "pending"), ("closed", "expired")]
     made = await decisions(live.log)
     assert [type(decision) for decision in made[-3:]] == [TicketNoted, TicketClosed, CallDecided]
+
+
+async def test_deadlines_do_not_wait_for_what_the_bus_has_lost(tmp_path: Path) -> None:
+    """Inputs that grew too old in the stream while the daemon was away hold up no expiry."""
+    write_policy(tmp_path, policy("1s"))
+    async with server(tmp_path) as (_, bus), bus.agent("payer") as payer:
+        async with daemon_on(bus, tmp_path):
+            await payer.run(run="r").check("refund", {"amount": 1}, call="c")
+        async with bus.user("agent", "payer") as raw, bus.user("daemon") as admin:
+            for number in range(3):
+                await tell(raw, agent("payer"), "s", intents((f"d{number}", "refund", {"amount": 1})))
+            await raw.flush()
+            with anyio.fail_after(5):
+                while (await admin.jetstream().stream_info(wire.STREAM)).state.messages < 4:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+            await admin.jetstream().purge_stream(wire.STREAM)
+        async with daemon_on(bus, tmp_path):
+            assert (await payer.run(run="r").resume("c")).code == "approvals.expired"
