@@ -33,6 +33,7 @@ from gated.shell.runs import Decide, Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
+from gated.shell.verdict_tokens import VerdictSigner
 
 LOOK: Final = 0.5  # seconds between looks of who waits for a partition
 PULL_LOOKS: Final = 10  # looks that a waiting pull lasts
@@ -54,6 +55,7 @@ class Place(NamedTuple):
     decide: Decide
     vault: Vault
     scorer: Scorer
+    signer: VerdictSigner | None
 
 
 class Host(Protocol):
@@ -163,13 +165,7 @@ class Partition:
         try:
             if not await self._pinned(pin):
                 return ""
-            event_log = JetStreamLog(
-                self.place.api,
-                self.place.names,
-                self.place.shape.partitions,
-                self.place.worker,
-                single=self.place.shape.replicas == 1,
-            )
+            event_log = JetStreamLog(self.place.api, self.place.names, self.place.shape, self.place.worker)
             await event_log.take_over([self.number])
             await self._session(event_log, pin)
             return ""
@@ -202,7 +198,9 @@ class Partition:
             await holder[0].acknowledge(ack)
 
         outlet = Outlet(publish, acknowledge, self.place.names.prefix, tells_time=True)
-        runs = Runs(event_log, self.host.policy(), outlet, self.place.vault, self.place.scorer, self.place.decide)
+        runs = Runs(
+            event_log, self.host.policy(), outlet, self.place.vault, self.place.scorer, self.place.decide, self.place.signer
+        )
         runs.telemetry = self.host.telemetry
         bus = Bus(self.place.client, lambda item: take(runs, item), runs.room, source)
         holder.append(bus)

@@ -47,6 +47,7 @@ from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.views import ticket_views
 
+DRAIN, UNDO = b"drain", b"undo"
 START_SECONDS: Final = 30.0
 LEAVE_SECONDS: Final = 15.0
 SEAL_EVERY: Final = 5.0  # seconds between looks whether the log is to be sealed
@@ -67,7 +68,7 @@ class Worker:
         # what is asked of the whole cluster is answered from its log, by a serialiser that is given nothing to serialise
         outlet = Outlet(_nowhere, _nowhere, settings.prefix, tells_time=True)
         self.view = Runs(reader, policy, outlet, place.vault)  # type: ignore[arg-type]
-        self.writer = JetStreamLog(place.api, place.names, place.shape.partitions, place.worker, single=False)
+        self.writer = JetStreamLog(place.api, place.names, place.shape, place.worker)
         self.telemetry = self.view.telemetry  # one for all partitions that are here
         self._policy = policy
         self._shares: set[int] = set()
@@ -233,7 +234,9 @@ class Worker:
 
     async def hear_drain(self, message: Msg) -> None:
         """`gated cluster drain`: hand over and take nothing, or take part again."""
-        undo = message.data == b"undo"
+        if message.data not in (DRAIN, UNDO):  # the server's own words on this subject, at whoever's wish
+            return
+        undo = message.data == UNDO
         had = self.owned
         log.info("taking part again" if undo else "draining", partitions=len(had))
         await self.leave("working" if undo else "draining")
@@ -279,7 +282,9 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
         scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
         scorer.need(policy.semantic)
-        place = Place(client, api, names, shape, name, settings.decide, vault, scorer)
+        place = Place(
+            client, api, names, shape, name, settings.decide, vault, scorer, None if custody is None else custody.signer
+        )
         made = Worker(settings, place, policy, JetStreamReader(api, names, shape.partitions))
         holder.append(made)
         await _when_ready(lambda: made.writer.agree_on_key(vault.digest("the redaction key of a cluster")))
@@ -328,7 +333,7 @@ def cluster(made: Worker) -> dict[str, questions.Verb]:
             raise questions.ApiError(f"there is no worker `{name}`: {', '.join(known) or 'none'} are there")
         try:
             said = await made.place.client.request(
-                made.subject("drain", name), b"undo" if asked.get("undo") else b"", timeout=LEAVE_SECONDS + 1
+                made.subject("drain", name), UNDO if asked.get("undo") else DRAIN, timeout=LEAVE_SECONDS + 1
             )
         except (NatsError, TimeoutError) as error:
             raise questions.ApiError(f"worker `{name}` does not answer: {str(error) or 'no answer in time'}") from error

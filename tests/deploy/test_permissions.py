@@ -127,8 +127,8 @@ OUTPUTS = [
     *("gated.notices.ops", "gated.checkpoints"),
 ]
 LOG = ["gated.log.7.t", "gated.lease.7", "gated.part.7", "gated.policy.d", "gated.checkpoint.log"]
-LOG += ["gated.snapshot.7.t.0", "gated.timer.7.t.r", "gated.cluster.beat.w", "gated.cluster.drain.w"]
-DUE = ["gated.due.t.r"]  # the server itself says what is due
+LOG += ["gated.snapshot.7.t.0", "gated.timer.7.t.r", "gated.due.t.r"]  # nobody: what is stored so comes in another way
+WRITING = ["gated.write.secret.log.7.t", "gated.write.secret.lease.7", "gated.cluster.beat.w", "gated.cluster.drain.w"]
 CLUSTER_READING = ["$JS.API.STREAM.INFO.GATED_LOG", "$JS.API.STREAM.MSG.GET.GATED_LOG", "$JS.API.DIRECT.GET.GATED_LOG"]
 CLUSTER_WRITING = ["$JS.API.STREAM.PURGE.GATED_LOG", "$JS.API.STREAM.MSG.DELETE.GATED_LOG", "$JS.API.DIRECT.GET.GATED_SNAPSHOTS"]
 JETSTREAM = [  # of a stream that is not there, so that what is allowed does no harm
@@ -157,11 +157,11 @@ LOG_READING = ["gated.api.log.head", "gated.api.log.read", "gated.api.log.thread
 API = [*READING, "gated.api.tickets.forget"]
 JUDGES = ["gated.judge.calls", "gated.judge.other"]
 SYSTEM = ["$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SRV.PING", "$SRV.INFO.gated", "$KV.any.key"]
-PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *DUE, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING]
+PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *WRITING, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING]
 PUBLISHING += [*INBOXES, *API, *LOG_READING, *JUDGES, *SYSTEM]
 
 MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
-    ("daemon", ""): [*OUTPUTS, *LOG, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING, *INBOXES, *JUDGES],
+    ("daemon", ""): [*OUTPUTS, *WRITING, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING, *INBOXES, *JUDGES],
     ("console", ""): [*API, *LOG_READING],
     ("agent", "support"): ["gated.in.t.r.agent.support", "gated.in.other.run.agent.support", "gated.api.health"],
     ("agent", "billing"): ["gated.in.t.r.agent.billing", "gated.api.health"],

@@ -30,7 +30,7 @@ from gated.ingress import is_id
 from gated.shell.log import Due, LogConflict, LogError, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import SPARE, WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, Stored, Truncated, open_api
 from gated.shell.log.jetstream_reader import BEHIND, HASH, PARTS, PATIENCE, PLACE, SEQ, SHA256, Head, JetStreamReader
-from gated.shell.log.jetstream_streams import Names, SetupError, ensure_streams, partition_of, partitions_of
+from gated.shell.log.jetstream_streams import Names, SetupError, Shape, ensure_streams, partition_of, partitions_of
 from gated.shell.log.sealing import Sealing
 from gated.units import rfc3339
 
@@ -55,15 +55,14 @@ class Lease(msgspec.Struct, frozen=True):
 class JetStreamLog(JetStreamReader):
     """Some partitions of a log, opened for writing: no other writes them until it takes them over."""
 
-    def __init__(
-        self, api: JetStreamApi, names: Names, partitions: int, worker: str, *, single: bool, owns: bool = False
-    ) -> None:
-        super().__init__(api, names, partitions, owns=owns)
+    def __init__(self, api: JetStreamApi, names: Names, shape: Shape, worker: str, *, owns: bool = False) -> None:
+        super().__init__(api, names, shape.partitions, owns=owns)
+        self._secret = shape.secret
         self._sealing: Sealing | None = None
         self._tried = 0
         self.worker = worker
         self._lease = Lease(worker, uuid4().hex)
-        self._single = single
+        self._single = shape.replicas == 1
         self._held: dict[int, int] = {}  # the place of the lease of each partition
         self._doubtful = False
         self._heads: OrderedDict[ThreadId, Head | None] = OrderedDict()
@@ -73,6 +72,10 @@ class JetStreamLog(JetStreamReader):
     @property
     def epoch(self) -> int:
         return max(self._held.values(), default=0)
+
+    def _out(self, subject: str, data: bytes, headers: dict[str, str]) -> Outgoing:
+        """What is to be stored under a subject."""
+        return Outgoing(self.names.written(subject, self._secret), data, headers)
 
     # --- the lease ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class JetStreamLog(JetStreamReader):
 
     async def _write_lease(self, partition: int, expected: int) -> bool:
         """Write a lease over the one at a place; False where another stands there."""
-        message = Outgoing(self.names.lease(partition), msgspec.json.encode(self._lease), {EXPECTED: str(expected)})
+        message = self._out(self.names.lease(partition), msgspec.json.encode(self._lease), {EXPECTED: str(expected)})
         try:
             self._held[partition] = await self.api.store(message)
         except Refused as error:
@@ -245,9 +248,9 @@ class JetStreamLog(JetStreamReader):
         fence = {EXPECTED: str(self._lease_of(partition)), EXPECTED_ON: self.names.lease(partition)}
         size = self.api.client.max_payload - SPARE
         pieces = [record.body[n : n + size] for n in range(0, len(record.body), size)]
-        parts = [Outgoing(self.names.part(partition), piece, fence) for piece in pieces[:-1]]
+        parts = [self._out(self.names.part(partition), piece, fence) for piece in pieces[:-1]]
         headers = {**fence, HASH: record.hash, **({PARTS: str(len(parts))} if parts else {})}
-        return [*parts, Outgoing(self.names.record(partition, record.thread), pieces[-1], headers)]
+        return [*parts, self._out(self.names.record(partition, record.thread), pieces[-1], headers)]
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -270,14 +273,14 @@ class JetStreamLog(JetStreamReader):
             "Nats-Rollup": "sub",
         }
         subject = self.names.timer(partition_of(thread, self.partitions), thread, run)
-        return Outgoing(subject, msgspec.json.encode({"due": at}), headers)
+        return self._out(subject, msgspec.json.encode({"due": at}), headers)
 
     # --- policies, snapshots, checkpoints ----------------------------------------------------------------------------
 
     async def put_policy(self, digest: str, text: bytes) -> None:
         self._check_writing()
         try:
-            await self.api.store(Outgoing(self.names.policy(digest), text, {EXPECTED: "0"}))
+            await self.api.store(self._out(self.names.policy(digest), text, {EXPECTED: "0"}))
         except Refused as error:
             if error.code not in WRONG_SEQUENCE:
                 raise LogUnavailable(f"cannot write the policy: {error.why}") from error
@@ -295,7 +298,7 @@ class JetStreamLog(JetStreamReader):
             size = self.api.client.max_payload - SPARE
             pieces = [data[n : n + size] for n in range(0, len(data), size)] or [b""]
             headers = {SEQ: str(seq), PLACE: str(place), SHA256: digest, PARTS: str(len(pieces) - 1)}
-            messages = [Outgoing(self.names.snapshot(partition, thread, n), piece, headers) for n, piece in enumerate(pieces)]
+            messages = [self._out(self.names.snapshot(partition, thread, n), piece, headers) for n, piece in enumerate(pieces)]
             try:
                 for message in reversed(messages):  # the first one last: it names the others
                     await self.api.store(message)
@@ -307,7 +310,7 @@ class JetStreamLog(JetStreamReader):
         self._check_writing()
         subject = self.names.key
         try:
-            await self.api.store(Outgoing(subject, fingerprint.encode(), {EXPECTED: "0"}))
+            await self.api.store(self._out(subject, fingerprint.encode(), {EXPECTED: "0"}))
         except Refused as error:
             if error.code not in WRONG_SEQUENCE:
                 raise LogUnavailable(f"cannot write which key the cluster has: {error.why}") from error
@@ -320,7 +323,7 @@ class JetStreamLog(JetStreamReader):
         if note in await self.checkpoints():
             return
         try:
-            await self.api.store(Outgoing(self.names.checkpoint, msgspec.json.encode(note), {}))
+            await self.api.store(self._out(self.names.checkpoint, msgspec.json.encode(note), {}))
         except Refused as error:
             raise LogUnavailable(f"cannot write a checkpoint: {error.why}") from error
 
@@ -417,7 +420,7 @@ async def open_for_writing(
     api = await open_api(client)
     try:
         shape = await ensure_streams(api, names, partitions, replicas)
-        made = JetStreamLog(api, names, shape.partitions, worker, single=shape.replicas == 1, owns=owns)
+        made = JetStreamLog(api, names, shape, worker, owns=owns)
         await made.take_over(range(shape.partitions) if only is None else only)
         if sealing is not None:
             made.keep_sealed(sealing)

@@ -12,11 +12,17 @@ when the streams are made and stands in the log stream's metadata.
 Deadlines are message schedules; when one has come the server stores a message that the stream of inputs takes over (`sources`).
 They have a stream of their own. INVARIANT: nobody but the daemon may publish to a stream that takes schedules or roll-ups: in
 the stream of inputs an agent could schedule an input in an approver's name, or roll up everybody's.
+
+The server acknowledges an input on whatever subject its publisher names as reply, and asks nobody whether that one may publish
+there. So the log, the timers and the snapshots listen on subjects that nobody can guess, `gated.write.<secret>.…`, and store what
+comes there under the names above: else an agent could have an acknowledgement stored as a lease. The secret stands in the
+streams' settings, which only the daemon and auditors may read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +40,8 @@ GROUP: Final = "gated"
 ACK_WAIT: Final = 60.0
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay
 DUPLICATES: Final = 120.0  # seconds in which a message id is recognised
+RACES: Final = 20  # workers that start at the same time make the same streams
+IN_USE: Final = 10058
 INFO_SECONDS: Final = 1.5  # for what one consumer's leader says
 META: Final = "gated-partitions"
 _NANO: Final = 1_000_000_000
@@ -90,7 +98,11 @@ class Names(NamedTuple):
         """What stands in the log's stream beside records."""
         return f"{self.prefix}.*.*"
 
-    def snapshot(self, partition: int, thread: str, number: int | str) -> str:
+    def written(self, subject: str, secret: str) -> str:
+        """Where the daemon publishes what is to be stored as `subject`."""
+        return f"{self.prefix}.write.{secret}{subject[len(self.prefix) :]}"
+
+    def snapshot(self, partition: int | str, thread: str, number: int | str) -> str:
         return f"{self.prefix}.snapshot.{partition}.{thread}.{number}"
 
     def timer(self, partition: int | str, thread: str, run: str) -> str:
@@ -112,19 +124,25 @@ def partition_of(thread: str, partitions: int) -> int:
     return value % partitions
 
 
-def wanted_streams(names: Names, partitions: int, replicas: int) -> list[dict[str, Any]]:
+def wanted_streams(names: Names, partitions: int, replicas: int, secret: str) -> list[dict[str, Any]]:
     """The settings of every stream."""
     common = {"storage": "file", "retention": "limits", "num_replicas": replicas, "max_msgs": -1, "max_bytes": -1}
     forever = {**common, "max_age": 0, "allow_direct": True, "allow_atomic": True, "discard": "new"}
     source = f"{names.prefix}.in.*.*.*.*"
     stored = f"{names.prefix}.in.{{{{partition({partitions},1)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
     due = names.due("*", "*")
+    kept = [names.record("*", "*"), *(f"{names.prefix}.{kind}.*" for kind in ("lease", "part", "policy", "checkpoint"))]
+    everything = {"src": names.written(f"{names.prefix}.>", secret), "dest": f"{names.prefix}.>"}
     return [
         {
             **forever,
             "discard": "old",  # a stream of schedules can have no other, and this one has no limit
             "name": names.timers,
-            "subjects": [names.timer("*", "*", "*"), due],
+            "subjects": [names.written(names.timer("*", "*", "*"), secret), due],
+            "subject_transform": {
+                "src": names.written(names.timer("*", "*", "*"), secret),
+                "dest": names.timer("{{wildcard(1)}}", "{{wildcard(2)}}", "{{wildcard(3)}}"),
+            },
             "allow_msg_ttl": True,
             "allow_msg_schedules": True,
         },
@@ -145,10 +163,8 @@ def wanted_streams(names: Names, partitions: int, replicas: int) -> list[dict[st
         {
             **forever,
             "name": names.log,
-            "subjects": [
-                names.record("*", "*"),
-                *(f"{names.prefix}.{kind}.*" for kind in ("lease", "part", "policy", "checkpoint")),
-            ],
+            "subjects": [names.written(subject, secret) for subject in kept],
+            "subject_transform": everything,
             "max_msgs_per_subject": -1,
             "deny_delete": True,
             "deny_purge": True,
@@ -157,7 +173,8 @@ def wanted_streams(names: Names, partitions: int, replicas: int) -> list[dict[st
         {
             **forever,
             "name": names.snapshots,
-            "subjects": [f"{names.prefix}.snapshot.*.*.*"],
+            "subjects": [names.written(names.snapshot("*", "*", "*"), secret)],
+            "subject_transform": everything,
             "max_msgs_per_subject": 1,
             "discard": "old",
         },
@@ -228,21 +245,35 @@ class Shape(NamedTuple):
 
     partitions: int
     replicas: int
+    secret: str
 
 
 async def ensure_streams(api: JetStreamApi, names: Names, partitions: int = PARTITIONS, replicas: int = 1) -> Shape:
     """Make what is missing, check what is there. Raises `SetupError`, `LogUnavailable`."""
     check_server(api.client)
-    wrong: list[str] = []
-    found = await _stream(api, names.log)
-    if found is not None:
-        partitions = _partitions(found["config"]) or partitions
-    for wanted in wanted_streams(names, partitions, replicas):
+    for _ in range(RACES):
         try:
-            have = await _stream(api, wanted["name"])
-            if have is None:
-                have = await api.ask(f"STREAM.CREATE.{wanted['name']}", wanted)
+            return await _ensure(api, names, partitions, replicas)
         except Refused as error:
+            if error.code != IN_USE:
+                raise
+            await anyio.sleep(0.1)  # another worker makes the streams at this moment: take what it made
+    raise LogUnavailable("others make the streams again and again")
+
+
+async def _ensure(api: JetStreamApi, names: Names, partitions: int, replicas: int) -> Shape:
+    wrong: list[str] = []
+    found = {name: await _stream(api, name) for name in (names.timers, names.inputs, names.log, names.snapshots)}
+    log = found[names.log]
+    if log is not None:
+        partitions = _partitions(log["config"]) or partitions
+    secret = _secret(names, found) or secrets.token_hex(16)
+    for wanted in wanted_streams(names, partitions, replicas, secret):
+        try:
+            have = found[wanted["name"]] or await api.ask(f"STREAM.CREATE.{wanted['name']}", wanted)
+        except Refused as error:
+            if error.code == IN_USE:
+                raise
             wrong.append(f"stream {wanted['name']}: {error.why}")
             continue
         replicas = max(replicas, have["config"]["num_replicas"])
@@ -251,7 +282,17 @@ async def ensure_streams(api: JetStreamApi, names: Names, partitions: int = PART
         wrong = await _ensure_consumers(api, names, partitions)
     if wrong:
         raise SetupError("; ".join(wrong) + ": correct these settings, or remove what is not gated's")
-    return Shape(partitions, replicas)
+    return Shape(partitions, replicas, secret)
+
+
+def _secret(names: Names, found: Mapping[str, dict[str, Any] | None]) -> str:
+    """The token that the streams which are there listen on."""
+    start = f"{names.prefix}.write."
+    for stream in found.values():
+        for subject in [] if stream is None else stream["config"].get("subjects") or []:
+            if subject.startswith(start):
+                return str(subject[len(start) :].partition(".")[0])
+    return ""
 
 
 async def _stream(api: JetStreamApi, name: str) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def following(records: list[Record], count: int = 1, text: str = "more") -> list
 
 async def raw(log: JetStreamLog, record: Record, headers: dict[str, str]) -> int:
     """Store a record by hand."""
-    return await log.api.store(Outgoing(log.subject(record.thread), record.body, {HASH: record.hash, **headers}))
+    return await log.api.store(log._out(log.subject(record.thread), record.body, {HASH: record.hash, **headers}))
 
 
 # --- who writes ------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ async def test_a_snapshot_is_whole_or_none(cluster: JetStreamBackend) -> None:
     assert await log.load_snapshot(T) == (2, large)
     assert [r.seq async for r in log.read(T, 2)] == [3]
     subject = log.names.snapshot(partition_of(T, 4), T, 1)
-    await log.api.store(Outgoing(subject, b"of another", {"Gated-SHA256": "0" * 64}))
+    await log.api.store(log._out(subject, b"of another", {"Gated-SHA256": "0" * 64}))
     assert await log.load_snapshot(T) is None
     await log.save_snapshot(T, 3, b"small")
     assert await log.load_snapshot(T) == (3, b"small")
@@ -287,6 +287,28 @@ async def test_nobody_who_may_publish_inputs_can_schedule_or_roll_up(cluster: Je
     await log.close()
 
 
+async def test_an_acknowledgement_cannot_be_made_a_lease_or_a_record(cluster: JetStreamBackend) -> None:
+    """The server sends it to whatever reply an agent names, also where that agent may publish nothing."""
+    log = await cluster.open()
+    await log.append(T, 0, chained())
+    subject, lease = f"{cluster.prefix}.in.t.r.agent.a", log.names.lease(partition_of(T, 4))
+    for stored_as in (log.subject(T), lease, log.names.timer(1, "t", "r"), log.names.snapshot(1, "t", 0)):
+        await log.api.client.publish(subject, b"{}", reply=stored_as)
+    await log.api.ask(f"STREAM.INFO.{log.names.log}")
+    await anyio.sleep(0.2)
+    await log.append(T, 3, following(chained()))
+    assert await intact(log) == 4
+    for stream in (log.names.timers, log.names.snapshots):
+        assert await stored(log, stream) == {}
+    await log.close()
+
+
+async def test_workers_that_make_the_streams_at_the_same_time_agree(cluster: JetStreamBackend) -> None:
+    apis = [await open_api(await cluster.client()) for _ in range(4)]
+    shapes = await asyncio.gather(*(ensure_streams(api, Names(cluster.prefix), 4) for api in apis))
+    assert len(set(shapes)) == 1
+
+
 async def test_a_deadline_comes_back_as_an_input_of_its_partition(cluster: JetStreamBackend) -> None:
     log = await cluster.open()
     now = time.time_ns() // 1000
@@ -315,7 +337,7 @@ async def changed(cluster: JetStreamBackend, stream: str, **changes: Any) -> Non
     client = await cluster.client()
     api = await open_api(client)
     names = Names(cluster.prefix)
-    wanted = next(w for w in wanted_streams(names, 4, 1) if w["name"].endswith(stream))
+    wanted = next(w for w in wanted_streams(names, 4, 1, "secret") if w["name"].endswith(stream))
     await api.ask(f"STREAM.CREATE.{wanted['name']}", {**wanted, **changes})
     await client.close()
 
