@@ -20,8 +20,8 @@ from gated.shell.log.open import open_log, policies_of
 SHOWN = 20
 
 HEAD = """\
-# Suggested from {calls} calls of {runs} recorded runs. It allows what ran, and nothing else; budgets are the most that one run
-# took, and half as much again. Machines, contracts, approvals and patterns are yours to add. Read it before you use it.
+# Suggested from {calls} in {runs}. It allows what ran, and nothing else; budgets are the most that one run took, and
+# half as much again. Machines, contracts, approvals and patterns are yours to add. Read it before you use it.
 """
 
 
@@ -36,7 +36,8 @@ def suggest_policy(
     data = suggest(watch, known, agent or ())
     if not data["agents"]:
         fail("the log holds no call that was allowed" + (f" of {', '.join(agent)}" if agent else ""), NO)
-    head = HEAD.format(calls=sum(map(len, watch.calls.values())), runs=len(watch.runs))
+    calls, runs = sum(map(len, watch.calls.values())), len(watch.runs)
+    head = HEAD.format(calls=f"{calls} call{'s' * (calls != 1)}", runs=f"{runs} recorded run{'s' * (runs != 1)}")
     text = head + write_yaml(data)
     policy = load(parse_document(text, file="suggested.yaml"))
     found = _compared(log, policy)

@@ -23,7 +23,7 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
     for key, value in data.items():
         head = f"{' ' * indent}{_scalar(key)}:"
         flow = write_flow(value)
-        if indent and len(head) + len(flow) < WIDTH:
+        if indent and _is_small(value, indent) and len(head) + len(flow) < WIDTH:
             yield f"{head} {flow}"
         elif isinstance(value, dict) and value:
             yield head
@@ -33,6 +33,13 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
             yield from (f"{' ' * (indent + 2)}- {write_flow(item)}" for item in value)
         else:
             yield f"{head} {flow}"
+
+
+def _is_small(value: Any, indent: int) -> bool:
+    """What is one thing to a reader, so one line: something deep inside, or a mapping of plain values."""
+    if not isinstance(value, dict) or indent >= 4 or len(value) <= 1:
+        return True
+    return not any(isinstance(item, dict | list | tuple) for item in value.values())
 
 
 def write_flow(value: Any) -> str:
