@@ -40,6 +40,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     console.print(drawn)
 
 
+def some(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def colour(decision: str) -> str:
     return {"allow": "green", "deny": "red", "suspend": "yellow"}.get(decision, "white")
 

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli import timeline as timelines
+from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, LogPath, colour, console, fail, run_async, say, say_json, table
 from gated.cli.running import kill, start
 from gated.core.curves import Curve, Recorded
@@ -45,7 +46,7 @@ async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState
     async with open_log(log) as opened:
         known = await policies_of(opened)
         states.update(await archived_states(opened))
-        async for _, record in opened.read_all():
+        async for _, record in progressed(opened, "reading"):
             body = unseal(record)
             state = states.get(body.thread) or ThreadState(body.thread)
             states[body.thread] = fold(known, state, body, record.hash)

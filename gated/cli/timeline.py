@@ -13,7 +13,8 @@ from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
 from gated.units import rfc3339
 
-WIDTH: Final = 40  # characters of the clock
+WIDTH: Final = 40  # characters of the clock at most
+BESIDE: Final = 78  # characters that the other columns want
 SECOND: Final = 1_000_000
 
 
@@ -24,12 +25,13 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
         f"[bold]run {escape(view['run'])}[/] of {escape(view['agent'])} on thread {escape(view['thread'])}: {view['status']}, "
         f"{_seconds(length)} from {rfc3339(found.opened_at)[:19]}"
     )
+    width = max(12, min(WIDTH, console.width - BESIDE))
     say("[dim]░ waits for people  █ runs  · asked or denied[/]")
     drawn = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("at", "call", "tool", f"{'0':<{WIDTH - 8}}{_seconds(length):>8}", "verdict", "outcome"):
+    for title in ("at", "call", "tool", f"{'0':<{width - 8}}{_seconds(length):>8}", "verdict", "outcome"):
         drawn.add_column(title, no_wrap=title not in ("verdict", "outcome"))
     for span in found.spans:
-        drawn.add_row(*_row(span, found, length))
+        drawn.add_row(*_row(span, found, length, width))
     console.print(drawn)
     for mark in found.marks:
         say(f"[dim]+{_seconds(mark.at - found.opened_at):>8}[/]  {escape(mark.what)}")
@@ -37,10 +39,10 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
         names = list(dict.fromkeys(name for sample in curve.samples for name in sample.values))
         for name in names:
             values = [sample.values[name] for sample in curve.samples if name in sample.values]
-            say(f"barrier {escape(name):<12} {sparkline(values, WIDTH)}  now {values[-1]:g}, least {min(values):g}")
+            say(f"barrier {escape(name):<12} {sparkline(values, width)}  now {values[-1]:g}, least {min(values):g}")
 
 
-def _row(span: Span, found: Timeline, length: int) -> tuple[str, ...]:
+def _row(span: Span, found: Timeline, length: int, width: int) -> tuple[str, ...]:
     verdict = f"[{colour(span.decision)}]{span.decision}[/]"
     if span.code and span.decision != "allow":
         verdict += f" {escape(span.code)}"
@@ -50,15 +52,15 @@ def _row(span: Span, found: Timeline, length: int) -> tuple[str, ...]:
     if span.moves:
         outcome += f" [dim]{escape(', '.join(span.moves))}[/]"
     at = f"+{_seconds(span.asked_at - found.opened_at)}"
-    return at, escape(span.call[:12]), escape(span.tool[:24]), _bar(span, found, length), verdict, outcome
+    return at, escape(span.call[:12]), escape(span.tool[:24]), _bar(span, found, length, width), verdict, outcome
 
 
-def _bar(span: Span, found: Timeline, length: int) -> str:
+def _bar(span: Span, found: Timeline, length: int, width: int) -> str:
     def column(at: int) -> int:
-        return min(WIDTH - 1, WIDTH * (at - found.opened_at) // (length + 1))
+        return min(width - 1, width * (at - found.opened_at) // (length + 1))
 
     asked = column(span.asked_at)
-    cells = [" "] * WIDTH
+    cells = [" "] * width
     cells[asked] = "·"
     still = found.last_at if span.ended_at is None else span.ended_at
     until = still if span.admitted_at is None else span.admitted_at

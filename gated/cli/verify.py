@@ -12,7 +12,7 @@ from msgspec import Struct
 from rich.markup import escape
 
 from gated.cli.logs import progressed
-from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json
+from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json, some
 from gated.core.chain import Damage, merkle_root
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
@@ -104,7 +104,7 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
 
 def _print(found: Verified) -> None:
     if found.damage is None:
-        say(f"[green]intact[/]: {found.records} records in {found.threads} threads, root {found.root}")
+        say(f"[green]intact[/]: {some(found.records, 'record')} in {some(found.threads, 'thread')}, root {found.root}")
     elif found.damage.thread:
         damage = found.damage
         where = f"position {damage.position}, thread {escape(damage.thread)}, record {damage.seq}"
@@ -114,9 +114,10 @@ def _print(found: Verified) -> None:
     if found.archived:
         say(f"{found.archived} of the records are in an archive; what was sealed before they went is checked there")
     if found.checkpoints:
-        say(f"{found.checkpoints} checkpoints checked")
+        say(f"{some(found.checkpoints, 'checkpoint')} checked")
     if found.unverified:
-        say(f"[yellow]{found.unverified} checkpoints not checked[/]: name the key that they are signed with, --key seal.key.pub")
+        left = some(found.unverified, "checkpoint")
+        say(f"[yellow]{left} not checked[/]: name the key that they are signed with, --key seal.key.pub")
 
 
 # --- what people hand over -------------------------------------------------------------------------------------------
