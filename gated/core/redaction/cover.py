@@ -34,6 +34,7 @@ from gated.events import (
     TicketCall,
     TicketOpened,
     Touch,
+    Wanted,
 )
 
 MACHINE_KEY: Final = "<machine key>"
@@ -176,12 +177,18 @@ def is_clear(said: Observation, redactor: Redactor) -> bool:
         return True
     if isinstance(said, IntentsReceived):
         for wanted in said.calls:  # half the price of any() over a generator
-            if wanted.why is not None or wanted.scores or redactor.suspects(wanted.args):
+            if wanted.why is not None or redactor.suspects(wanted.args) or (wanted.scores and _quotes(wanted, redactor)):
                 return False
         return True
     if isinstance(said, OutcomeReported):
         return (said.content is None and not said.facts) or not redactor.suspects((said.content, said.facts))
     return False
+
+
+def _quotes(wanted: Wanted, redactor: Redactor) -> bool:
+    """Whether why a detector gave its score may hold something; most give no reason."""
+    reasons = [score.reason for score in (wanted.scores or {}).values() if score.reason]
+    return bool(reasons) and redactor.suspects(reasons)
 
 
 def look(observation: Observation, tool: str | None, redactor: Redactor, vault: Vault) -> Seen:
