@@ -52,6 +52,11 @@ class Desk:
         self.pages = _environment()
         self.oidc: Oidc | None = None
 
+    def stale(self) -> None:
+        """What the bus said for a while may have been missed."""
+        self.board.stale()
+        self.recent.stale()
+
     @property
     def secure(self) -> bool:
         return self.settings.origin.startswith("https:")

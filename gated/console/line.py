@@ -19,6 +19,7 @@ from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import SlowConsumerError
 
 from gated import wire
 from gated.errors import GatedError
@@ -74,9 +75,9 @@ class Lines:
         self._people: dict[str, _PersonLine] = {}
         self._opening = anyio.Lock()
 
-    async def open(self, reconnected: Callable[[], None] = lambda: None) -> None:
-        """Open the console's own line. Raises `NoAnswer`."""
-        self._own = await self._connect("console", reconnected)
+    async def open(self, missed: Callable[[], None] = lambda: None) -> None:
+        """Open the console's own line; `missed` is called when something may not have been heard. Raises `NoAnswer`."""
+        self._own = await self._connect("console", missed)
 
     async def close(self) -> None:
         for person in list(self._people):
@@ -84,17 +85,19 @@ class Lines:
         if self._own is not None:
             await self._own.close()
 
-    async def _connect(self, login: str, reconnected: Callable[[], None] = lambda: None) -> Client:
+    async def _connect(self, login: str, missed: Callable[[], None] = lambda: None) -> Client:
         found = await self._passwords.options(login)
         if found is None:
             raise NoAnswer(f"the bus has no user `{login}`, so nothing can be said in that name")
         url, options = found
 
         async def again() -> None:
-            reconnected()
+            missed()
 
         async def failed(error: Exception) -> None:
             said[:] = [str(error)]
+            if isinstance(error, SlowConsumerError):
+                missed()
 
         said: list[str] = []
         client = SturdyClient()

@@ -99,6 +99,7 @@ class Recent:
         self.tickets: OrderedDict[str, PastTicket] = OrderedDict()
         self._by_tool: dict[str, deque[str]] = {}
         self._early: deque[Body] = deque(maxlen=BACK)
+        self._stale = anyio.Event()
         self.ready = False
 
     # --- keeping up --------------------------------------------------------------------------------------------------
@@ -113,24 +114,36 @@ class Recent:
         if line is not None:
             self._changed(line)
 
-    async def read_back(self) -> None:
-        """The end of the log, once, and what was published meanwhile."""
-        while not self.ready:
+    def stale(self) -> None:
+        """Something may have been missed: the line was lost for a while, or too much came at once."""
+        self.ready = False
+        self._stale.set()
+
+    async def run(self) -> None:
+        """Keep up until cancelled: read the end of the log, now and whenever something may have been missed."""
+        while True:
+            self._stale = anyio.Event()
             try:
-                after = max(0, (await self._lines.ask("log.head", _Head)).position - BACK)
-                complete = False
-                while not complete:
-                    page = await self._lines.ask("log.read", Records, after=after)
-                    for stored in page.records:
-                        await self._feed(stored.body)
-                    after, complete = page.after, page.complete
-                    await anyio.lowlevel.checkpoint()
-                while self._early:
-                    await self._feed(self._early.popleft())
-                self.ready = True
+                await self._read_back()
+                self.ready = not self._stale.is_set()
             except NoAnswer as error:
-                log.warning("cannot read back", error=str(error))
+                log.warning("cannot read the log back", error=str(error))
                 await anyio.sleep(RETRY)
+                continue
+            await self._stale.wait()
+
+    async def _read_back(self) -> None:
+        """The end of the log, and what was published meanwhile."""
+        after = max(0, (await self._lines.ask("log.head", _Head)).position - BACK)
+        complete = False
+        while not complete:
+            page = await self._lines.ask("log.read", Records, after=after)
+            for stored in page.records:
+                await self._feed(stored.body)
+            after, complete = page.after, page.complete
+            await anyio.lowlevel.checkpoint()
+        while self._early:
+            await self._feed(self._early.popleft())
 
     async def _feed(self, body: Body) -> RunLine | None:
         """Take a record in, unless it was before; records of one run come in order."""

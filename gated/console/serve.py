@@ -99,7 +99,7 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
             await _open(lines, desk)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(desk.board.run)
-                tasks.start_soon(desk.recent.read_back)
+                tasks.start_soon(desk.recent.run)
                 tasks.start_soon(_close_idle_lines, desk)
                 server = _server(desk, own)
                 ended = anyio.Event()
@@ -150,7 +150,7 @@ async def _open(lines: Lines, desk: Desk) -> None:
     until = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            await lines.open(desk.board.stale)
+            await lines.open(desk.stale)
             await lines.follow("tickets", desk.board.hear)
             await lines.follow("events", desk.recent.hear)
             return

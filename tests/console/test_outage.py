@@ -1,0 +1,88 @@
+"""The console lives on while the bus and the gate are away, and misses nothing of what it shows."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+from anyio.from_thread import start_blocking_portal
+
+from console.world import CHEAP, POLICY, USERS, Visitor
+from gated import wire
+from gated.console.line import Passwords
+from gated.console.people import People, Person
+from gated.console.serve import Serving, running
+from gated.events import Sender
+from gated.shell.embedded import embedded_server
+from gated.views import OpenTicket
+from shell.live import Bus, daemon_on, tell, write_policy
+
+
+@asynccontextmanager
+async def gate(folder: Path, port: int) -> AsyncIterator[Bus]:
+    async with embedded_server(folder / "bus", USERS, port) as server:
+        bus = Bus(server.bus.url, server.bus.users)
+        async with daemon_on(bus, folder):
+            yield bus
+
+
+async def asked(bus: Bus, number: int) -> str:
+    async with bus.agent("payer") as agent:
+        opened = agent.run(task=f"task {number}", run=f"run{number}")
+        await opened.__aenter__()
+        verdict = await opened.check("refund", {"customer": "c", "amount": number})
+        assert verdict.ticket is not None
+        return verdict.ticket
+
+
+async def rejected(bus: Bus, line: OpenTicket) -> None:
+    async with bus.user("approver", "ana") as ana:
+        said = wire.Resolution(ticket=line.ticket, decision="reject", decision_id="d", args_sha256=line.args_sha256)
+        await tell(ana, Sender("approver", "ana"), line.run, said)
+        await ana.flush()
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    end = monotonic() + 20
+    while not (found := holds()):
+        assert monotonic() < end, "it did not come to pass in time"
+        sleep(0.02)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path: Path) -> None:
+    write_policy(tmp_path, POLICY)
+    people = People(tmp_path / "console" / "users.json")
+    people.put(Person("ana", CHEAP, auditor=True))
+    port = free_port()
+    with start_blocking_portal() as portal, ExitStack() as stack:
+        enter = portal.wrap_async_context_manager  # in a task of its own, so that either may outlive the other
+        with enter(gate(tmp_path, port)) as bus:
+            serving = Serving(people, Passwords(tmp_path / "bus" / "bus.json"), port=0)
+            desk = stack.enter_context(enter(running(serving)))
+            first = portal.call(asked, bus, 1)
+            line = until(lambda: desk.board.find(first))
+        with enter(gate(tmp_path, free_port())) as bus:  # on a port that the console does not know
+            second = portal.call(asked, bus, 2)
+            portal.call(rejected, bus, line)
+            third = portal.call(asked, bus, 3)
+        assert desk.board.find(first)
+        with httpx.Client(base_url=desk.settings.origin, headers={"accept": "text/html"}, timeout=15) as http:
+            visitor = Visitor(http)
+            assert visitor.log_in("ana").status_code == 303
+            assert visitor.get("/").status_code == 200
+            with enter(gate(tmp_path, port)):
+                until(lambda: desk.board.find(second) and desk.board.find(third) and not desk.board.find(first))
+                until(lambda: ("run2", "run2") in desk.recent.runs and desk.recent.tickets[first].state == "rejected")
+                page = visitor.answer(f"/tickets/run2/run2/{second}", "approve").text
+                assert "Approved." in page
+                assert "out of reach" not in page
