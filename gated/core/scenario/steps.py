@@ -159,9 +159,10 @@ def start(
     parent: str | None = None,
     by: str | None = None,
 ) -> Answers:
+    """Open the present run, as an operator would unless `by` says who."""
     return world.observe(
         RunStarted(
-            by=_sender(world, by),
+            by=Sender("operator", "scenario") if by is None else _sender(world, by),
             agent=world.agent,
             task=task,
             labels=labels or {},
