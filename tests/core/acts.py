@@ -22,7 +22,7 @@ class Acts:
         self.world = World(load_text(policy, "policy.yaml"))
         self.world.speak_for(ThreadId("t"), RunId("r1"), AgentId(agent))
         self.made = 0
-        steps.start(self.world, task="work", by="agent:a")
+        steps.start(self.world, task="work", by=f"agent:{agent}")
 
     def ask(self, tool: str, mode: str = "each", **args: Any) -> str:
         """One call; its decision."""
