@@ -113,7 +113,7 @@ async def test_what_was_said_once_is_answered_although_the_daemon_dies(tmp_path:
         with process(bus, tmp_path, point) as first:
             await dead(first)
         with process(bus, tmp_path) as last:
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 while {answer.call for _, answer in heard.heard if isinstance(answer, Verdict)} != {*calls}:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
             assert await to_thread.run_sync(stop, last) == 0
