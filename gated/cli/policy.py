@@ -32,15 +32,7 @@ from gated.shell.policies import load_document, read_document
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
 
-app.command("barriers", epilog="Example: gated policy barriers --log .gated/log.db --svg barriers.svg")(barriers)
-app.command("train-barrier", epilog="Example: gated policy train-barrier --log .gated/log.db --agent mailer --out calm.onnx")(
-    train_barrier
-)
 
-PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
-
-
-@app.command("test", epilog="Example: gated policy test tests/*.yaml")
 def run_scenarios(
     files: Annotated[list[Path], typer.Argument(help="Scenario files.", metavar="FILE…")],
     seed: Annotated[int, typer.Option(help="Draws the interleavings of concurrent steps.")] = 0,
@@ -87,13 +79,11 @@ def _short(value: Any) -> str:
     return json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)[:400]
 
 
-@app.command("schema", epilog="Example: gated policy schema > policy.schema.json")
 def schema() -> None:
     """The JSON Schema of the policy file, for editors."""
     sys.stdout.write(json.dumps(policy_schema(), indent=2) + "\n")
 
 
-@app.command("match", epilog="""Example: gated policy match 'Bash(npm *)' --tool Bash --args '{"command": "npm ci"}'""")
 def match(
     pattern: Annotated[str, typer.Argument(help="A tool-call pattern.")],
     tool: Annotated[str, typer.Option(help="The tool's name.")],
@@ -129,7 +119,6 @@ def _yes(value: bool) -> str:
     return "[green]yes[/]" if value else "[red]no[/]"
 
 
-@app.command("diagram", epilog="Example: gated policy diagram policy.yaml --svg diagrams/")
 def diagram(
     policy: PolicyArgument,
     svg_folder: Annotated[Path | None, typer.Option("--svg", help="Write an SVG file for each machine into this folder.")] = None,
@@ -149,9 +138,19 @@ def diagram(
         say(f"wrote {target}")
 
 
-app.command("init", epilog="Example: gated policy init --template coding-agent my-agent/")(init)
-app.command("check", epilog="Example: gated policy check policy.yaml")(check)
-app.command("explain", epilog="Example: gated policy explain --log .gated/log.db --run r1 --call c3")(explain_call)
-app.command("diff", epilog="Example: gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on")(diff)
-app.command("suggest", epilog="Example: gated policy suggest --log .gated/log.db --out policy.yaml")(suggest_policy)
-app.command("bind", epilog="Example: gated policy bind --now --run r1")(bind)
+# In the order in which a policy is written, tried, understood and kept.
+for _name, _command, _example in (
+    ("init", init, "gated policy init --template coding-agent my-agent/"),
+    ("check", check, "gated policy check policy.yaml"),
+    ("test", run_scenarios, "gated policy test tests/*.yaml"),
+    ("match", match, """gated policy match 'Bash(npm *)' --tool Bash --args '{"command": "npm ci"}'"""),
+    ("explain", explain_call, "gated policy explain --log .gated/log.db --run r1 --call c3"),
+    ("diff", diff, "gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on"),
+    ("suggest", suggest_policy, "gated policy suggest --log .gated/log.db --out policy.yaml"),
+    ("bind", bind, "gated policy bind --now --run r1"),
+    ("schema", schema, "gated policy schema > policy.schema.json"),
+    ("diagram", diagram, "gated policy diagram policy.yaml --svg diagrams/"),
+    ("barriers", barriers, "gated policy barriers --log .gated/log.db --svg barriers.svg"),
+    ("train-barrier", train_barrier, "gated policy train-barrier --log .gated/log.db --agent mailer --out calm.onnx"),
+):
+    app.command(_name, epilog=f"Example: {_example}")(_command)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gated.core.approval_rules import people_of
 from gated.core.policy import Policy
 from gated.core.scenario import steps
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, SwitchEntry
@@ -109,13 +110,14 @@ class Hijacked:
         self.world.scores = {"secrets": 0}  # its detectors see nothing: the packs hold without them
         self.past: dict[ThreadId, Past] = {}
         self.harms: list[str] = []
-        self.allowed = 0
+        self.allowed = self.approved = 0
         self.made = 0
         self._open("work", "work", None, "operator:ops")
 
     def play(self, moves: int) -> None:
         for _ in range(moves):
-            self.dice.choice((self._ask, self._ask, self._ask, self._report, self._report, self._answer, self._hop))()
+            move = (self._ask, self._ask, self._ask, self._report, self._report, self._answer, self._hop, self._person)
+            self.dice.choice(move)()
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
@@ -182,6 +184,21 @@ class Hijacked:
         entry = ResolveEntry(ticket=str(ticket.calls[0].call), by=by, decision="approve", args=args, remember="call")
         answers = steps.resolve(self.world, entry, self.made)
         self.harms += [f"it approved {a.tool}" for a in answers if isinstance(a, CallDecided) and a.decision == "allow"]
+
+    def _person(self) -> None:
+        """Somebody who may answer approves what they see, once: it must be good for exactly that."""
+        run = self.world.run_state
+        pending = [] if run is None else [t for t in run.tickets.values() if t.state == "pending"]
+        if not pending:
+            return
+        ticket = self.dice.choice(sorted(pending, key=lambda t: t.id))
+        person = self.dice.choice(sorted(people_of(self.policy.approvals)))
+        call = ticket.calls[0]
+        entry = ResolveEntry(ticket=str(call.call), by=person, decision="approve")
+        for answer in steps.resolve(self.world, entry, self.made):
+            if isinstance(answer, CallDecided) and answer.decision == "allow":
+                self.past.setdefault(self.world.thread, []).append((call.tool, call.args))
+                self.approved += 1
 
     def _hop(self) -> None:
         """To another run: one of its own, which must not open; now and then one that an operator opens on the thread."""
