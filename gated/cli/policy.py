@@ -32,6 +32,8 @@ from gated.shell.policies import load_document, read_document
 
 app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
 
+PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
+
 
 def run_scenarios(
     files: Annotated[list[Path], typer.Argument(help="Scenario files.", metavar="FILE…")],
