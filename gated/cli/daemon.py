@@ -251,7 +251,12 @@ def serve(
             "--checkpoint-every": checkpoint_every,
             "--checkpoint-subject": checkpoint_subject,
         }
-        flags = {"--checkpoint-stdout": checkpoint_stdout, "--json-logs": json_logs, "--traces": traces}
+        flags = {
+            "--checkpoint-stdout": checkpoint_stdout,
+            "--json-logs": json_logs,
+            "--traces": traces,
+            "--sign-verdicts": sign_verdicts,
+        }
         return worker_command(options, [flag for flag, given in flags.items() if given])
 
     run_async(work)

@@ -53,7 +53,7 @@ def load_or_make(path: Path, name: str) -> Signer:
         if not path.exists():
             _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = Signer(name, _load(path))
-        path.with_name(path.name + ".pub").write_text(f"{signer.key}\n")
+        _publish(path, f"{signer.key}\n")
     except OSError as error:
         raise KeyFileError(path, f"cannot be used: {error.strerror}") from error
     return signer
@@ -68,7 +68,7 @@ def load_or_make_verdict_signer(path: Path) -> VerdictSigner:
         if not path.exists():
             _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = VerdictSigner(_load(path))
-        path.with_name(path.name + ".pub").write_text(signer.public)
+        _publish(path, signer.public)
     except OSError as error:
         raise KeyFileError(path, f"cannot be used: {error.strerror}") from error
     return signer
@@ -87,6 +87,13 @@ def load_or_make_vault(path: Path) -> Vault:
     if len(key) != VAULT_BYTES:
         raise KeyFileError(path, f"is not a key of {VAULT_BYTES} bytes in hex")
     return Vault(key)
+
+
+def _publish(path: Path, text: str) -> None:
+    """Write the public half beside a key, where it does not stand there: the folder may be one that is only read."""
+    public = path.with_name(path.name + ".pub")
+    if not public.exists() or public.read_text() != text:
+        public.write_text(text)
 
 
 def _make(path: Path, key: bytes) -> None:

@@ -1,0 +1,179 @@
+"""What `deploy/` starts: command lines that `gated` takes, nothing as root, no secret in an argument; a worker that decides on
+the server of `deploy/nats` over TLS, its password from a file."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import anyio
+import pytest
+import typer
+import yaml
+
+from deploy.real_server import bus_user, running
+from deploy.test_permissions import NATS, POLICY, certificate, environment, secret
+from gated import wire
+from gated.cli.daemon import app
+from gated.client.gate import connect
+from gated.shell.nats_config import inbox_prefix
+
+DEPLOY = NATS.parent
+
+
+def check_serve(arguments: list[str]) -> None:
+    """That `gated serve` takes these arguments, and that no secret stands in them."""
+    command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    assert arguments[0] == "serve"
+    command.make_context("serve", arguments[1:])  # ends the test with the usage where it does not
+    assert not any("password" in argument for argument in arguments)
+
+
+# --- systemd ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_unit_starts_what_gated_takes_and_keeps_its_password_in_a_file() -> None:
+    text = (DEPLOY / "systemd" / "gated.service").read_text()
+    commands = re.findall(r"^(?:# )?ExecStart=/usr/bin/gated (.*)$", text, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        check_serve(shlex.split(command))
+    for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="):
+        assert f"\n{line}\n" in text
+    assert "GATED_NATS_PASSWORD=" not in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_unit_is_one_and_exposes_little() -> None:
+    unit = str(DEPLOY / "systemd" / "gated.service")
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert [line for line in verified.stderr.splitlines() if "not executable" not in line and "Unit " not in line] == []
+    judged = subprocess.run(["systemd-analyze", "security", "--offline=true", unit], capture_output=True, text=True, check=False)
+    level = re.search(r"exposure level for gated\.service: ([0-9.]+)", judged.stdout)
+    assert level is not None, judged.stdout + judged.stderr
+    assert float(level[1]) <= 2.0
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def test_the_image_is_not_root_and_starts_what_gated_takes() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    assert re.search(r"^USER 10001$", text, re.MULTILINE)
+    command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    assert command is not None
+    check_serve(yaml.safe_load(command[1]))
+
+
+def test_the_compose_file_gives_nobody_more_than_it_needs() -> None:
+    composed = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
+    check_serve(composed["services"]["worker"]["command"])
+    for service in composed["services"].values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert "ports" not in service
+        assert set(service.get("secrets", ())) <= set(composed["secrets"])
+    assert "GATED_NATS_PASSWORD" not in composed["services"]["worker"]["environment"]
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    for path in (DEPLOY / "kubernetes").glob("workers.yaml"):
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def test_the_workers_on_kubernetes_are_not_root_and_keep_nothing() -> None:
+    found = {manifest["kind"]: manifest for manifest in manifests()}
+    assert set(found) == {"Deployment", "PodDisruptionBudget", "NetworkPolicy"}
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    check_serve(container["args"])
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert all(mount.get("readOnly") or mount["name"] == "tmp" for mount in container["volumeMounts"])
+    assert {variable["name"] for variable in container["env"]} == {
+        "GATED_NATS_URL",
+        "GATED_NATS_USER",
+        "GATED_NATS_PASSWORD_FILE",
+        "GATED_NATS_CA",
+    }
+    selector = found["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == selector
+
+
+def test_the_values_of_the_nats_chart_say_what_the_configuration_says() -> None:
+    values = yaml.safe_load((DEPLOY / "kubernetes" / "nats-values.yaml").read_text())
+    assert values["config"]["cluster"] == {
+        "enabled": True,
+        "replicas": 3,
+        "tls": {"enabled": True, "secretName": "nats-tls"},
+    }
+    text = (NATS / "gated.conf").read_text()
+    for key in ("max_payload", "write_deadline", "max_connections"):
+        said = re.search(rf"^{key}: (.*)$", text, re.MULTILINE)
+        assert said is not None
+        assert str(values["config"]["merge"][key]).strip("<> ") == said[1].strip('"')
+
+
+# --- for real ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) -> None:
+    context = certificate(tmp_path)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "password").write_text(secret("daemon", "") + "\n")
+    with running(NATS / "gated.conf", tmp_path, environment(tmp_path)) as host:
+        told = {
+            "GATED_NATS_URL": f"tls://{host}",
+            "GATED_NATS_USER": "daemon",
+            "GATED_NATS_PASSWORD_FILE": str(tmp_path / "password"),
+            "GATED_NATS_CA": str(tmp_path / "server.crt"),
+        }
+        command = [sys.executable, "-m", "gated", "serve", "--log", "nats:", "--policy", str(tmp_path / "policy.yaml")]
+        command += ["--partitions", "4", "--keys", str(tmp_path / "keys")]
+        worker = _started(command, told, tmp_path / "worker")
+        try:
+            await anyio.to_thread.run_sync(_heard, tmp_path / "worker", "gated works")
+            credentials: dict[str, Any] = {"user": "agent:support", "password": secret("agent", "support"), "tls": context}
+            credentials["inbox_prefix"] = inbox_prefix("agent", "support")
+            async with connect(f"tls://{host}", agent="support", timeout=20, **credentials) as gate:
+                assert (await gate.run(run="r").check("look", {})).decision == "allow"
+                assert (await gate.run(run="r").check("touch", {})).decision == "deny"
+            async with bus_user_of(host, context) as auditor:
+                said = await auditor.client.request("$JS.API.STREAM.INFO.GATED_LOG", b"", timeout=5)
+                assert b'"deny_delete":true' in said.data
+                assert await auditor.denied_publishing([f"{wire.PREFIX}.write.x.log.1.t", "$JS.API.STREAM.PURGE.GATED_LOG"]) == {
+                    f"{wire.PREFIX}.write.x.log.1.t",
+                    "$JS.API.STREAM.PURGE.GATED_LOG",
+                }
+        finally:
+            worker.terminate()
+            assert await anyio.to_thread.run_sync(worker.wait, 30) == 0
+
+
+def _started(command: list[str], told: dict[str, str], output: Path) -> "subprocess.Popen[bytes]":
+    with output.open("w") as out:
+        return subprocess.Popen(command, env={**os.environ, **told}, stdout=out, stderr=out)
+
+
+def bus_user_of(host: str, context: Any) -> Any:
+    from deploy.real_server import Address
+
+    return bus_user(Address(f"tls://{host}", context), "auditor", "audit", secret("auditor", "audit"))
+
+
+def _heard(path: Path, text: str) -> None:
+    until = monotonic() + 30
+    while text not in path.read_text():
+        assert monotonic() < until, path.read_text()
+        sleep(0.05)
