@@ -11,7 +11,7 @@ import typer
 
 from gated.cli.beside import users_file
 from gated.cli.output import CANNOT, Json, fail, say, say_json, table
-from gated.console.people import People, PeopleError, Person, hash_of
+from gated.console.people import People, PeopleError, Person, hash_of, seal
 
 app = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
 
@@ -19,6 +19,9 @@ Data = Annotated[Path, typer.Option(help="Folder of the gate; its users stand in
 Users = Annotated[Path | None, typer.Option("--users", help="The file of users, where it is not in the folder.")]
 Name = Annotated[str, typer.Argument(help="The user's name, which is that on the bus and in the policy's groups.")]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
+BusPassword = Annotated[
+    bool, typer.Option("--bus-password", help="Also ask for (or read) their bus password, and keep it sealed under their own.")
+]
 
 
 def _people(data: Path, users: Path | None) -> People:
@@ -31,6 +34,10 @@ def _password(stdin: bool) -> str:
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 
+def _bus_password(stdin: bool) -> str:
+    return sys.stdin.readline().rstrip("\n") if stdin else str(typer.prompt("Password on the bus", hide_input=True))
+
+
 @app.command("add", epilog="Example: gated users add ana")
 def add(
     name: Name,
@@ -38,6 +45,7 @@ def add(
     users: Users = None,
     auditor: Annotated[bool, typer.Option(help="Sees every ticket and run, also those of others.")] = False,
     oidc: Annotated[str, typer.Option(help="The value of the OIDC claim by which they are known; no password then.")] = "",
+    bus_password: BusPassword = False,
     password_stdin: Stdin = False,
 ) -> None:
     """Add a user. What they may answer is the policy's to say: its groups name them as `user:NAME`."""
@@ -45,8 +53,12 @@ def add(
         found = _people(data, users)
         if found.find(name) is not None:
             raise PeopleError(f"there is a user `{name}` already: change the password with `gated users passwd`")
-        hash_ = "" if oidc else hash_of(_password(password_stdin))
-        found.put(Person(name, hash_, auditor, oidc), new=True)
+        if oidc:
+            found.put(Person(name, auditor=auditor, oidc=oidc), new=True)
+        else:
+            password = _password(password_stdin)
+            sealed = seal(_bus_password(password_stdin), password) if bus_password else ""
+            found.put(Person(name, hash_of(password), auditor, bus=sealed), new=True)
     except PeopleError as error:
         fail(str(error))
     say(f"user [bold]{name}[/] may log in" + (", and sees everything" if auditor else ""))
@@ -60,7 +72,7 @@ def ls(data: Data = Path(".gated"), users: Users = None, json_: Json = False) ->
     except PeopleError as error:
         fail(str(error), CANNOT)
     if json_:
-        say_json([{**msgspec.to_builtins(person), "hash": bool(person.hash)} for person in found])
+        say_json([{**msgspec.to_builtins(p), "hash": bool(p.hash), "bus": bool(p.bus)} for p in found])
         return
     rows = ((p.name, "password" if p.hash else f"OIDC {p.oidc}", "sees everything" if p.auditor else "") for p in found)
     table(("name", "log-in", "auditor"), rows)
@@ -77,13 +89,20 @@ def rm(name: Name, data: Data = Path(".gated"), users: Users = None) -> None:
 
 
 @app.command("passwd", epilog="Example: gated users passwd ana")
-def passwd(name: Name, data: Data = Path(".gated"), users: Users = None, password_stdin: Stdin = False) -> None:
+def passwd(
+    name: Name,
+    data: Data = Path(".gated"),
+    users: Users = None,
+    bus_password: BusPassword = False,
+    password_stdin: Stdin = False,
+) -> None:
     """Give a user another password. Their sessions end at once."""
     try:
         found = _people(data, users)
         if found.find(name) is None:
             raise PeopleError(f"there is no user `{name}`: add one with `gated users add`")
-        found.set_password(name, _password(password_stdin))
+        password = _password(password_stdin)
+        found.set_password(name, password, _bus_password(password_stdin) if bus_password else "")
     except PeopleError as error:
         fail(str(error))
     say(f"user [bold]{name}[/] has another password")

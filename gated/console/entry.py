@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from gated import ingress
 from gated.console.desk import Visit
-from gated.console.people import PeopleError, Person, hash_of, verified
+from gated.console.people import PeopleError, Person, hash_of, unseal, verified
 
 _AT_ONCE = 2  # password checks at a time: each takes 64 MiB and a core for a while
 _checking = anyio.CapacityLimiter(_AT_ONCE)
@@ -76,6 +76,8 @@ async def login(visit: Visit) -> Response:
     if not await anyio.to_thread.run_sync(verified, person, password, limiter=_checking) or person is None:
         return visit.show("login.html", 401, error="The name or the password is wrong.", name=name, **_choices(visit))
     visit.desk.attempts.succeeded(*keys)
+    if person.bus:
+        visit.desk.lines.arrived(person.name, await anyio.to_thread.run_sync(unseal, person.bus, password, limiter=_checking))
     return admit(visit, person)
 
 

@@ -44,17 +44,17 @@ class Passwords:
     def __init__(self, path: Path, url: str | None = None) -> None:
         self.path, self._url = path, url
 
-    async def options(self, login: str) -> tuple[str, dict[str, Any]] | None:
-        """The URL and the credentials of a login; None where the file has none. Raises `NoAnswer`."""
+    async def options(self, login: str, password: str | None = None) -> tuple[str, dict[str, Any]] | None:
+        """The URL and the credentials of a login; None where the file has none and no other is given. Raises `NoAnswer`."""
         try:
             held = json.loads(await anyio.Path(self.path).read_text())
             url, users = self._url or str(held["url"]), held["users"]
         except (OSError, ValueError, KeyError) as error:
             raise NoAnswer(f"the passwords of the bus in `{self.path}` cannot be read: {error}") from error
-        if login not in users:
+        if password is None and login not in users:
             return None
         role, _, name = login.partition(":")
-        return url, {"user": login, "password": users[login], "inbox_prefix": inbox_prefix(role, name)}
+        return url, {"user": login, "password": password or users[login], "inbox_prefix": inbox_prefix(role, name)}
 
 
 class Told(Struct, frozen=True):
@@ -73,6 +73,7 @@ class Lines:
         self._passwords, self._tls = passwords, tls
         self._own: Client | None = None
         self._people: dict[str, _PersonLine] = {}
+        self._unsealed: dict[str, str] = {}  # bus passwords of people who are logged in, as they gave them
         self._opening = anyio.Lock()
 
     async def open(self, missed: Callable[[], None] = lambda: None) -> None:
@@ -80,13 +81,13 @@ class Lines:
         self._own = await self._connect("console", missed)
 
     async def close(self) -> None:
-        for person in list(self._people):
+        for person in self.speakers:
             await self.leave(person)
         if self._own is not None:
             await self._own.close()
 
     async def _connect(self, login: str, missed: Callable[[], None] = lambda: None) -> Client:
-        found = await self._passwords.options(login)
+        found = await self._passwords.options(login, self._unsealed.get(login.partition(":")[2]))
         if found is None:
             raise NoAnswer(f"the bus has no user `{login}`, so nothing can be said in that name")
         url, options = found
@@ -142,9 +143,10 @@ class Lines:
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
-    async def may_speak(self, person: str) -> bool:
-        """Whether the bus has a user for a person."""
-        return await self._passwords.options(f"approver:{person}") is not None
+    def arrived(self, person: str, password: str | None) -> None:
+        """Somebody has logged in; `password` is that of their bus user, where it was sealed under their own."""
+        if password is not None:
+            self._unsealed[person] = password
 
     async def answer(self, person: str, thread: str, run: str, said: wire.Resolution) -> Told:
         """Give a person's answer, on their line, and wait for what became of it. Raises `NoAnswer`."""
@@ -177,12 +179,13 @@ class Lines:
                 await anyio.sleep(0.25)
 
     @property
-    def speakers(self) -> list[str]:
-        """The people who have a line now."""
-        return list(self._people)
+    def speakers(self) -> set[str]:
+        """The people who have a line now, or could have one."""
+        return {*self._people, *self._unsealed}
 
     async def leave(self, person: str) -> None:
-        """Close a person's line."""
+        """Close a person's line, and forget their password."""
+        self._unsealed.pop(person, None)
         line = self._people.pop(person, None)
         if line is not None:
             with suppress(NatsError):

@@ -6,6 +6,7 @@ A password is never stored and never compared as text. A name that is not in the
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import os
@@ -18,6 +19,9 @@ from typing import Final
 import msgspec
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
+from argon2.low_level import Type, hash_secret_raw
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -37,13 +41,15 @@ class PeopleError(GatedError):
 class Person(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """`hash` is an argon2id hash, or empty for who logs in with `oidc` only: the value of the configured claim.
 
-    An `auditor` sees every ticket and run, and may answer no more for it.
+    An `auditor` sees every ticket and run, and may answer no more for it. `bus` is the password of their user of the bus,
+    sealed under their own: the console learns it from them, when they log in.
     """
 
     name: str
     hash: str = ""
     auditor: bool = False
     oidc: str = ""
+    bus: str = ""
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,12 +108,14 @@ class People:
             if people.pop(name, None) is None:
                 raise PeopleError(f"there is no user `{name}`: the users are {', '.join(sorted(people)) or 'none'}")
 
-    def set_password(self, name: str, password: str) -> None:
-        """Give a person another password."""
+    def set_password(self, name: str, password: str, bus: str = "") -> None:
+        """Give a person another password, and seal that of the bus under it, where one was or is given."""
         with self._locked() as people:
             if name not in people:
                 raise PeopleError(f"there is no user `{name}`: add one with `gated users add`")
-            people[name] = replace(people[name], hash=hash_of(password))
+            if people[name].bus and not bus:
+                raise PeopleError(f"the bus password of `{name}` is sealed under the old one: give it again with --bus-password")
+            people[name] = replace(people[name], hash=hash_of(password), bus=seal(bus, password) if bus else "")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Person]]:
@@ -170,3 +178,23 @@ def verified(person: Person | None, password: str) -> bool:
 @cache
 def _nobody() -> str:
     return _HASHER.hash(secrets.token_urlsafe(24))
+
+
+def seal(secret: str, password: str) -> str:
+    """A secret that only the password opens."""
+    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
+    return base64.b64encode(salt + nonce + _cipher(password, salt).encrypt(nonce, secret.encode(), None)).decode()
+
+
+def unseal(sealed: str, password: str) -> str | None:
+    """What was sealed; None where it was under another password, or is damaged. Slow on purpose, like `verified`."""
+    try:
+        raw = base64.b64decode(sealed, validate=True)
+        return _cipher(password, raw[:16]).decrypt(raw[16:28], raw[28:], None).decode()
+    except (InvalidTag, ValueError, Argon2Error):
+        return None
+
+
+def _cipher(password: str, salt: bytes) -> ChaCha20Poly1305:
+    key = hash_secret_raw(password.encode(), salt, time_cost=3, memory_cost=65_536, parallelism=4, hash_len=32, type=Type.ID)
+    return ChaCha20Poly1305(key)

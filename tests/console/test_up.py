@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from console.world import PASSWORD, Visitor
 from gated import client
 from gated.cli import app
-from gated.console.people import People, verified
+from gated.console.people import People, unseal, verified
 
 POLICY = """
 version: 1
@@ -137,9 +137,9 @@ def test_users_are_added_listed_given_passwords_and_removed(tmp_path: Path) -> N
     assert gated("users", "add", "cy", "--oidc", "cy@corp.example", *here)[0] == 0
     listed = json.loads(gated("users", "ls", "--json", *here)[1])
     assert listed == [
-        {"name": "ana", "auditor": True, "hash": True},
-        {"name": "bob", "hash": True},
-        {"name": "cy", "oidc": "cy@corp.example", "hash": False},
+        {"name": "ana", "auditor": True, "hash": True, "bus": False},
+        {"name": "bob", "hash": True, "bus": False},
+        {"name": "cy", "oidc": "cy@corp.example", "hash": False, "bus": False},
     ]
     assert "sees everything" in gated("users", "ls", *here)[1]
     assert gated("users", "passwd", "ana", "--password-stdin", *here, said="another password\n")[0] == 0
@@ -148,6 +148,24 @@ def test_users_are_added_listed_given_passwords_and_removed(tmp_path: Path) -> N
     assert verified(people.find("bob"), PASSWORD)
     assert gated("users", "rm", "bob", *here)[0] == 0
     assert list(people.all()) == ["ana", "cy"]
+
+
+def test_a_bus_password_is_sealed_and_sealed_again(tmp_path: Path) -> None:
+    here = ("--data", tmp_path, "--password-stdin")
+    assert gated("users", "add", "ana", "--bus-password", *here, said=f"{PASSWORD}\non the bus\n")[0] == 0
+    people = People(tmp_path / "console" / "users.json")
+    assert "on the bus" not in people.path.read_text()
+    held = people.find("ana")
+    assert held is not None
+    assert unseal(held.bus, PASSWORD) == "on the bus"
+    assert unseal(held.bus, "another password") is None
+    code, _, error = gated("users", "passwd", "ana", *here, said="another password\n")
+    assert code == 2
+    assert "give it again with --bus-password" in error
+    assert gated("users", "passwd", "ana", "--bus-password", *here, said="another password\nnew on the bus\n")[0] == 0
+    changed = people.find("ana")
+    assert changed is not None
+    assert unseal(changed.bus, "another password") == "new on the bus"
 
 
 @pytest.mark.parametrize(
