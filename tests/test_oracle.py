@@ -211,7 +211,8 @@ WANTED = {
     "dcbf": "barrier",
     "breaker": "open",
     "semantic": "unavailable secrets exfiltration injection drift judge",
-    "approvals": "rejected expired cancelled unknown_ticket already_decided not_authorised remember batch",
+    "approvals": "rejected expired cancelled unknown_ticket already_decided identity not_authorised digest_mismatch tool_change "
+    "may_not_answer remember batch",
 }
 
 

@@ -266,6 +266,7 @@ def _rule(dice: Dice) -> Doc:
         )
         dice.maybe(made, 3, quorum=[2])
     dice.maybe(made, 4, timeout=["1m", "40s"], escalate=[{"after": "20s", "to": ["user:eve"]}], self_approval=[True])
+    dice.maybe(made, 3, may_answer=[True])
     return made
 
 

@@ -88,6 +88,9 @@ def _resolve(dice: Dice, flags: frozenset[str]) -> Doc:
     elif body["decision"] == "approve" and dice.one_in(2):
         pattern = dice.pick(["pay", "*", 'Write(f ~ "x*")', "Re*"])
         body["remember"] = dice.pick(["call", "call", {"pattern": pattern, "for": dice.pick(["run", "thread"])}])
+    if body["decision"] == "approve" and dice.one_in(6):
+        body["result"] = dice.pick(["ok then", {"n": 1}])
+    dice.maybe(body, 15, tool=["Read", "pay"], name=PEOPLE, args_sha256=["0" * 64])
     return body
 
 
