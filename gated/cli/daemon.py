@@ -200,7 +200,7 @@ def serve(
     if not cluster and (workers > 1 or name):
         fail("several workers share a log on the bus: use `--log nats:`")
     if cluster and notify is not None:
-        fail("a worker of a cluster sends no notifications: let `gated.tickets.>` be followed by one program that does")
+        fail("a worker of a cluster tells nobody: run `gated notify follow nats: FILE` once, beside the workers")
     if workers > 1 and metrics is not None:
         fail("each worker needs a port of its own for its metrics: start the workers one by one")
     if name and not is_id(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +11,13 @@ import anyio
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, Json, fail, run_async, say, say_json
+from gated.cli.daemon import configure_logging
+from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json
 from gated.events import AnswerRule, Ask
+from gated.shell.log.open import open_log
+from gated.shell.notify.following import follower
 from gated.shell.notify.notice import Notice
+from gated.shell.notify.notifier import Cursor
 from gated.shell.notify.settings import Channel, NotifySettings, Subject, read_settings
 from gated.shell.notify.ways import NotDelivered, open_way
 
@@ -50,6 +55,28 @@ def try_out(
             say(f"[{'red' if name in failed else 'green'}]{escape(name)}[/]  {escape(why)}")
     if failed:
         raise typer.Exit(NO)
+
+
+@app.command("follow", epilog="Example: gated notify follow nats: notify.yaml --cursor notices.json")
+def follow(
+    log: LogPath,
+    file: Annotated[Path, typer.Argument(help="The file that names the channels.")],
+    cursor: Annotated[Path, typer.Option(help="Where to keep how far it has come; a restart goes on there.")],
+) -> None:
+    """Tell people of the tickets of a log that others write: a cluster's, or a daemon's that runs without --notify."""
+    configure_logging(json_lines=False)
+
+    async def work() -> None:
+        settings = await anyio.to_thread.run_sync(read_settings, file)
+        async with open_log(log) as opened, anyio.create_task_group() as tasks:
+            tasks.start_soon(follower(settings, opened, Cursor(cursor)).run_on)
+            say(f"[bold]telling people[/]  log {log}  channels {', '.join(c.name for c in settings.channels)}")
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as heard:
+                async for _ in heard:
+                    break
+            tasks.cancel_scope.cancel()
+
+    run_async(work)
 
 
 ON_THE_BUS = "not tried: it needs a running gate"

@@ -62,7 +62,7 @@ def log(tmp_path: Path) -> Path:
 
 
 COMMANDS = (
-    "up, serve, doctor, replay, verify, what-if, stats, runs timeline, notify test, "
+    "up, serve, doctor, replay, verify, what-if, stats, runs timeline, notify test, notify follow, "
     "log ls, log show, log tail, log export, log import, log archive, runs ls, runs show, policy check, "
     "policy test, policy match, policy diagram, policy explain, policy diff, policy suggest, policy init, policy bind, "
     "runs start, runs kill, "

@@ -13,6 +13,8 @@ from gated import wire
 from gated.documents import parse_document
 from gated.events import Sender
 from gated.shell.log.open import open_log
+from gated.shell.notify.following import NotifyError, follower
+from gated.shell.notify.notifier import Cursor
 from gated.shell.notify.settings import NotifySettings, compile_settings
 from gated.signatures import BadSignature, sign, verify
 from shell.live import POLICY, Live, agent, daemon_on, ears, intents, server, tell, write_policy
@@ -234,6 +236,28 @@ async def test_a_first_start_tells_nothing_of_the_past(tmp_path: Path) -> None:
                 await ask(live, call="c2", run="r2")
                 await until(lambda: len(hook.posts) >= 1)
     assert [post.json["run"] for post in hook.posts] == ["r2"]
+
+
+async def test_a_log_is_followed_from_outside(tmp_path: Path) -> None:
+    write_policy(tmp_path, POLICY)
+    with hooks() as hook:
+        hook.answers = [500]
+        made = settings(tmp_path, webhook(hook.url) + QUICK)
+        async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path) as live, anyio.create_task_group() as tasks:
+            async with open_log(str(live.log)) as opened:
+                notifier = follower(made, opened, Cursor(tmp_path / "cursor.json"))
+                tasks.start_soon(notifier.run_on)
+                await until((tmp_path / "cursor.json").exists)
+                verdict = await ask(live)
+                await until(lambda: notifier.counts.delivered == 1)
+                await answer(live, verdict)
+                await until(lambda: notifier.counts.delivered == 2)
+                tasks.cancel_scope.cancel()
+    assert [post.json["event"] for post in hook.posts] == ["opened", "opened", "closed"]
+    on_bus = "version: 1\nchannels: {b: {kind: subject, subject: gated.notices.x}}\n"
+    async with open_log(str(tmp_path / "log.db")) as opened:
+        with pytest.raises(NotifyError, match="speaks on the bus"):
+            follower(settings(tmp_path, on_bus), opened, Cursor(tmp_path / "other.json"))
 
 
 async def test_nothing_secret_is_told(tmp_path: Path) -> None:
