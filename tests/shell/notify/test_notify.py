@@ -238,6 +238,19 @@ async def test_a_first_start_tells_nothing_of_the_past(tmp_path: Path) -> None:
     assert [post.json["run"] for post in hook.posts] == ["r2"]
 
 
+async def test_a_ticket_that_nobody_answers_is_told_of_to_its_end(tmp_path: Path) -> None:
+    hurried = POLICY.replace("timeout: 15m", "timeout: 3s, escalate: {after: 1s, to: [user:boss]}")
+    write_policy(tmp_path, hurried)
+    with hooks() as hook:
+        async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path, settings(tmp_path, webhook(hook.url))) as live:
+            await ask(live)
+            await until(lambda: len(hook.posts) == 4)
+    told = [post.json for post in hook.posts]
+    assert [said["event"] for said in told] == ["opened", "escalated", "expiring_soon", "closed"]
+    assert (told[3]["state"], told[3]["answered_by"]) == ("expired", [])
+    assert told[1]["rules"][0]["escalate_to"] == ["user:boss"]
+
+
 async def test_a_log_is_followed_from_outside(tmp_path: Path) -> None:
     write_policy(tmp_path, POLICY)
     with hooks() as hook:
