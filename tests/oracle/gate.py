@@ -132,7 +132,13 @@ class Gate:
             verdict, also = deciding.one(found, found.runs[run], call, at)
             verdicts.append(verdict)
             self.also += also
-        return verdicts
+        return [self._newest(thread, run, verdict) for verdict in verdicts]
+
+    def _newest(self, thread: str, run: str, verdict: Verdict) -> Verdict:
+        """What is answered from the record is so when the message is done: another call of it may have ended the run."""
+        if not verdict.get("replayed"):
+            return verdict
+        return {**self.threads[thread].verdict(run, verdict["call"]), "replayed": True}
 
     def _known_run(self, thread: str, run: str, agent: str | None) -> str | None:
         """The refusal of what is said of a run, except its opening and its calls. None `agent`: no agent spoke."""
