@@ -39,3 +39,12 @@ def test_the_breaker_page() -> None:
     assert rules["batch"] is None
     assert rules["patient"] is not None
     assert rules["patient"].failures == 20
+
+
+def test_the_data_scope_page() -> None:
+    policy, scenarios = blocks("data-scope.md")
+    document = {"policy": yaml.safe_load(policy), **yaml.safe_load(scenarios)}
+    results = list(
+        run_document(parse_document(canonical.encode(document), file="docs/data-scope.json"), lambda name: pytest.fail(name))
+    )
+    assert [(r.scenario, r.failures) for r in results] == [("an outbox that leads elsewhere", ())]
