@@ -5,23 +5,28 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
 import typer
 import yaml
+from nats.aio.client import Client
 
-from deploy.real_server import bus_user, running
+from deploy.real_server import Address, bus_user, running
 from deploy.test_permissions import NATS, POLICY, certificate, environment, secret
 from gated import wire
 from gated.cli.daemon import app
 from gated.client.gate import connect
+from gated.shell.log import LogUnavailable, jetstream
+from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.nats_config import inbox_prefix
 
 DEPLOY = NATS.parent
@@ -167,8 +172,6 @@ def _started(command: list[str], told: dict[str, str], output: Path) -> "subproc
 
 
 def bus_user_of(host: str, context: Any) -> Any:
-    from deploy.real_server import Address
-
     return bus_user(Address(f"tls://{host}", context), "auditor", "audit", secret("auditor", "audit"))
 
 
@@ -177,3 +180,52 @@ def _heard(path: Path, text: str) -> None:
     while text not in path.read_text():
         assert monotonic() < until, path.read_text()
         sleep(0.05)
+
+
+async def test_three_servers_of_the_cluster_configuration_hold_a_log_of_three_replicas(tmp_path: Path) -> None:
+    context = certificate(tmp_path)
+    ports = _free_ports(3)
+    routes = "[" + ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports) + "]"
+    with ExitStack() as servers:
+        hosts = []
+        for number, port in enumerate(ports):
+            folder = tmp_path / f"n{number}"
+            folder.mkdir()
+            told = {
+                **environment(tmp_path),
+                "GATED_STORE": f'"{folder}/store"',
+                "GATED_SERVER": f'"n{number}"',
+                "GATED_CLUSTER_LISTEN": f'"127.0.0.1:{port}"',
+                "GATED_ROUTES": routes,
+                "GATED_TLS_CA": str(tmp_path / "server.crt"),
+            }
+            hosts.append(servers.enter_context(running(NATS / "cluster.conf", folder, told)))
+        async with bus_user(Address(f"tls://{hosts[0]}", context), "daemon", password=secret("daemon", "")) as daemon:
+            log = await _opened(daemon.client)
+            assert log.replicas == 3
+            assert len(log.info["cluster"]["replicas"]) == 2
+
+
+class _Made(NamedTuple):
+    replicas: int
+    info: dict[str, Any]
+
+
+async def _opened(client: Client) -> _Made:
+    """A log of three replicas, once the servers have a leader."""
+    for _ in range(60):
+        try:
+            log = await jetstream.open_for_writing(client, "w", partitions=1, replicas=3)
+            info = await log.api.ask("STREAM.INFO.GATED_LOG")
+            return _Made(info["config"]["num_replicas"], info)
+        except (LogUnavailable, SetupError):  # no leader yet, or fewer than three servers have met
+            await anyio.sleep(0.5)
+    raise AssertionError("the servers do not form a cluster")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
