@@ -1,0 +1,67 @@
+"""One machine in trouble: a slow disk, a clock that is set back and forth. Verdicts are late, never wrong."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from gated import wire
+from gated.client import Verdict
+from gated.events import Sender
+from gated.shell import timers
+from gated.shell.log import sqlite_writer
+from shell.live import POLICY, agent, decided, ears, gate, intents, tell
+
+
+async def test_on_a_slow_disk_what_waited_is_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync of a fifth of a second: a hundred calls cost some syncs, not a hundred, and the daemon answers meanwhile."""
+    real, commits = sqlite_writer.Writer._commit, 0
+
+    def slow(self: sqlite_writer.Writer, batch: list[sqlite_writer._Write]) -> dict[int, Exception]:
+        nonlocal commits
+        commits += 1
+        time.sleep(0.2)
+        return real(self, batch)
+
+    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as worker, live.bus.user("operator", "local") as operator:
+        heard = await ears(worker, "worker")
+        monkeypatch.setattr(sqlite_writer.Writer, "_commit", slow)
+        for number in range(100):
+            await tell(worker, agent("worker"), f"r{number}", intents((f"c{number}", "search", {"q": "a"})))
+        began = time.monotonic()
+        health = await operator.request("gated.api.health", b"", timeout=5)
+        assert b'"ok":true' in health.data
+        assert time.monotonic() - began < 5
+        assert len(await heard.count(100, 60)) == 100
+        assert commits < 60
+    assert len(await decided(live.log)) == 100
+
+
+@pytest.mark.parametrize("step", [-3600, -3, 3600])
+async def test_a_clock_that_is_set_changes_no_answer_that_was_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The times of the events say whether an answer is in time. A clock set forward ends the waiting early, with a denial."""
+    offset = 0
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + offset * 1_000_000_000, time=time.time, monotonic=time.monotonic)
+    policy = POLICY.replace("timeout: 15m", "timeout: 10m")
+    async with gate(tmp_path, policy) as live, live.bus.user("agent", "payer") as payer, live.bus.user("approver", "bob") as bob:
+        heard = await ears(payer, "payer")
+        monkeypatch.setattr(timers, "time", clock)
+        await tell(payer, agent("payer"), "r", intents(("c", "refund", {"amount": 5})))
+        (asked,) = await heard.count(1)
+        assert isinstance(asked, Verdict)
+        offset = step
+        live.daemon.runs.timers._sooner.set()  # as if the timer woke just now
+        await anyio.sleep(0.3)
+        if step < 0:
+            answer = wire.Resolution(
+                ticket=str(asked.ticket), decision="approve", decision_id="d", args_sha256=asked.args_sha256, note="in time"
+            )
+            await tell(bob, Sender("approver", "bob"), "r", answer)
+        second = (await heard.count(2))[1]
+        assert isinstance(second, Verdict)
+        assert (second.decision, second.code) == (("allow", None) if step < 0 else ("deny", "approvals.expired"))
+    assert [made.decision for made in (await decided(live.log))["c"]] == ["suspend", second.decision]
