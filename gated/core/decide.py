@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from gated.core import answers, batches, calls, outcomes
 from gated.core.fold import advance
@@ -101,7 +102,7 @@ def record(
         seq=state.seq + 1,
         at=turn.at,
         kind=kind_of(observation),
-        observation=observation if seen is None else seen.recorded,
+        observation=_writable(state.runs.get(run_id), observation if seen is None else seen.recorded),
         decisions=decisions,
         policy=registry.current.digest,
         prev=state.head or GENESIS,
@@ -120,6 +121,15 @@ def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Ob
     run = state.runs.get(run_id)
     redactor = (registry.current if run is None else registry.known[run.policy]).redactor
     return None if is_clear(observation, redactor) else look(observation, _tool_of(run, observation), redactor, registry.vault)
+
+
+def _writable(run: RunState | None, observation: Observation) -> Observation:
+    """An approval without where the paths of sealed arguments lead: they would say what was taken out."""
+    if run is None or not isinstance(observation, ResolutionReceived) or not observation.links:
+        return observation
+    ticket = run.tickets.get(observation.ticket)
+    sealed = {call.call for call in ticket.calls if call.sealed is not None} if ticket is not None else set()
+    return replace(observation, links={call: found for call, found in observation.links.items() if call not in sealed})
 
 
 def _tool_of(run: RunState | None, observation: Observation) -> str | None:

@@ -310,6 +310,21 @@ def test_an_approved_call_whose_arguments_are_sealed_is_not_replayable() -> None
     assert (replayed.records, replayed.skipped) == (1, 2)
 
 
+def test_where_paths_lead_does_not_say_what_was_taken_out() -> None:
+    scope = "data_scope: {allowed_paths: [/w], base_path: /w, resolve: true}"
+    agent = f"a: {{allowed_tools: [look], checks: [privilege], approval_required: [look], {scope}}}"
+    text = f"version: 1\nagents: {{{agent}}}\ntools: {{look: {{resources: {{args: {{path: path}}}}}}}}\n"
+    gate, secret = Gate(text), "AKIAIOSFODNN7EXAMPLE"
+    links = {f"/w/{secret}/x": f"/w/{secret}/x"}
+    wanted = Wanted(CallId("c1"), "look", {"path": f"{secret}/x"}, links=links)
+    gate.say(IntentsReceived(AGENT, (wanted,)))
+    opened = next(d for d in gate.body().decisions if isinstance(d, TicketOpened))
+    assert secret not in gate.text()
+    gate.say(ResolutionReceived(ANA, opened.ticket, "approve", "d1", opened.args_sha256, links={CallId("c1"): links}))
+    assert next(d for d in gate.body().decisions if isinstance(d, CallDecided)).decision == "allow"
+    assert secret not in gate.text()
+
+
 def test_a_policy_may_switch_it_off() -> None:
     gate = Gate("version: 1\nredact: {detectors: []}\nagents: {a: {allowed_tools: [look]}}\n")
     gate.ask("c1", "look", password="hunter22")
