@@ -196,6 +196,18 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "does not pay for them",
     ),
+    "an approval for good": (
+        [
+            (
+                "contracts:\n",
+                "  - {name: m, initial: s, transitions: "
+                "[{on: Read, from: '*', to: t}, {on: pay, from: s, to: s, on_violation: ask}]}\ncontracts:\n",
+            )
+        ],
+        22,
+        "advice",
+        "approved from `t`, `pay` leads to `s`, and is not asked for any more",
+    ),
     "machine nobody has": ([("    owner", "    machines: []\n    owner")], 16, "warning", "no agent has it"),
     "machine of other tools": (
         [("contracts:\n", "  - {name: m, initial: s, transitions: [{on: Bash, from: s, to: s}]}\ncontracts:\n")],

@@ -210,7 +210,8 @@ class Hijacked:
             self._open(thread, f"r{self.made}", self.dice.choice((None, "work")), None)
 
     def _open(self, thread: str, run: str, parent: str | None, by: str | None) -> None:
-        steps.switch(self.world, SwitchEntry(run=run, agent=self.agent, thread=thread, parent=parent, by=by))
+        speaker = by or f"agent:{self.agent}"
+        steps.switch(self.world, SwitchEntry(run=run, agent=self.agent, thread=thread, parent=parent, by=speaker))
         opened = RunId(run) in self.world.state.runs
         if opened and by is None:
             self.harms.append(f"it opened the run {run} itself")

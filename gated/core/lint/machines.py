@@ -50,6 +50,7 @@ def _agent(subject: Subject, name: str, profile: Profile, machine: Machine, stag
             yield Advice(where, f"machine `{machine.name}` watches nothing that `{name}` may call", "advice")
         return
     yield from _unmet(where, machine, may)
+    yield from _resets(subject, name, machine)
     yield from _ends(where, profile, machine, may, stages)
 
 
@@ -67,6 +68,22 @@ def _unmet(where: Path, machine: Machine, may: May) -> Iterator[Advice]:
                 f"machine `{machine.name}`: transition {index + 1} (`{transition.on.text}`) begins with {', '.join(leading)}, "
                 "which the agent is not allowed to call",
             )
+
+
+def _resets(subject: Subject, name: str, machine: Machine) -> Iterator[Advice]:
+    """An approved ask fires its transition: where that leads to a state from which nobody is asked, it is for good."""
+    for index, transition in enumerate(machine.transitions):
+        plain = transition.content is None and transition.facts is None
+        if transition.action != "ask" or not plain or not transition.lists(transition.to):
+            continue
+        asked = [state for state in distances(machine) if not transition.lists(state)]
+        if asked:
+            states = ", ".join(f"`{state}`" for state in asked)
+            message = (
+                f"machine `{machine.name}`: approved from {states}, `{transition.on.text}` leads to `{transition.to}`, and is "
+                "not asked for any more: give it a `when` that does not fit, if it should be"
+            )
+            yield Advice((*machine_place(subject, name, machine.name), "transitions", index), message, "advice")
 
 
 def _let_by_another(machine: Machine, transition: Transition, mine: dict[str, int]) -> bool:
