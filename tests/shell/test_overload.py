@@ -1,9 +1,12 @@
 """Floods, slow readers and many connections: who floods waits behind itself, and is told so; others keep their pace."""
 
+import resource
+import socket
 import time
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import nats
 import pytest
 from hypothesis import given
@@ -142,3 +145,34 @@ async def test_a_thousand_connections_at_once_are_served(tmp_path: Path) -> None
         for client in clients:
             await client.close()
     assert len(await decided(live.log)) == 1000
+
+
+async def test_ten_thousand_connections_are_held_and_others_served(tmp_path: Path) -> None:
+    """Raw connections, logged in and listening: the client of each would take longer than what is tested."""
+    wanted = 10_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < wanted + 1000:
+        pytest.skip(f"this machine lets a process have {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + 1000, hard))
+    try:
+        async with gate(tmp_path) as live, live.bus.agent("mailer", 60) as calm:
+            host, port = live.bus.url.removeprefix("nats://").split(":")
+            password = live.bus.passwords["agent:worker"]
+            hello = f'CONNECT {{"verbose":false,"user":"agent:worker","pass":"{password}"}}\r\nPING\r\n'.encode()
+            held = [await _logged_in(host, int(port), hello) for _ in range(wanted)]
+            for number in range(20):
+                assert (await calm.run(run=f"r{number}").check("search", {"q": "a"})).decision == "allow"
+            for one in held:
+                one.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def _logged_in(host: str, port: int, hello: bytes) -> socket.socket:
+    one = socket.create_connection((host, port), timeout=30)
+    one.recv(4096)
+    one.sendall(hello)
+    assert b"PONG" in one.recv(4096)
+    if one.fileno() % 64 == 0:
+        await anyio.lowlevel.checkpoint()
+    return one
