@@ -193,10 +193,11 @@ class Hijacked:
             return
         ticket = self.dice.choice(sorted(pending, key=lambda t: t.id))
         person = self.dice.choice(sorted(people_of(self.policy.approvals)))
-        call = ticket.calls[0]
-        entry = ResolveEntry(ticket=str(call.call), by=person, decision="approve")
+        waiting = {call.call: call for call in ticket.calls}  # an atomic batch waits on one ticket
+        entry = ResolveEntry(ticket=str(ticket.calls[0].call), by=person, decision="approve")
         for answer in steps.resolve(self.world, entry, self.made):
             if isinstance(answer, CallDecided) and answer.decision == "allow":
+                call = waiting[answer.call]
                 self.past.setdefault(self.world.thread, []).append((call.tool, call.args))
                 self.approved += 1
 
