@@ -4,8 +4,8 @@ One task decides (the core is CPU-bound, so more would not help), one commits an
 queue, so that the next inputs are decided while the last ones are being made durable. A few are decided at a time, so that the
 disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be asked about is
 set aside, with the rest of its thread, until they have answered.
-INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append that fails is tried
-again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
+INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append or a look that fails
+is tried again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import structlog
@@ -58,6 +58,9 @@ Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[c
 
 OVERLOADED: Final = "ingress.overloaded"
 OVERLOADED_WHY: Final = f"this agent has {CROWDED} messages waiting: nothing was decided, publish it again in a moment"
+
+T = TypeVar("T")
+Made = TypeVar("Made")
 
 log = structlog.get_logger("gated.runs")
 
@@ -152,7 +155,7 @@ class Runs:
             async with send:
                 while (batch := await self._next_batch()) is not None:
                     batch = await self._embedded(batch)
-                    settled = [item for said in batch if (item := await self._settle(said)) is not None]
+                    settled = [item for said in batch if (item := await self._patiently(self._settle, said)) is not None]
                     faults.point("decided")
                     await send.send(Batch(settled, self.timers.changes()))
             timers.cancel()
@@ -279,7 +282,7 @@ class Runs:
                 await self._append([item.record for item in batch if item.record is not None], dues)
                 faults.point("appended")
                 for item in batch:
-                    await self.answering.answer(item)
+                    await self._patiently(self.answering.answer, item)
                     self._count(item)
                 for item in batch:
                     if item.said.ack is not None:
@@ -304,11 +307,22 @@ class Runs:
                 self.health.why = ""
                 return
             except LogUnavailable as error:
-                if self.health.why != str(error):
-                    log.error("cannot append: no verdict leaves until it works", error=str(error))
-                self.health.why = str(error)
-                await anyio.sleep(RETRY)
+                await self._wait_for_log(error)
                 records = await self._missing(records)
+
+    async def _patiently(self, work: Callable[[T], Awaitable[Made]], item: T) -> Made:
+        """Do what reads the log, however long that cannot be read."""
+        while True:
+            try:
+                return await work(item)
+            except LogUnavailable as error:
+                await self._wait_for_log(error)
+
+    async def _wait_for_log(self, error: LogUnavailable) -> None:
+        if self.health.why != str(error):
+            log.error("the log is not there: no verdict leaves until it is", error=str(error))
+        self.health.why = str(error)
+        await anyio.sleep(RETRY)
 
     async def _missing(self, records: list[Record]) -> list[Record]:
         """Those of the records that an append of unknown outcome did not make durable."""

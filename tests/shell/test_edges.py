@@ -14,8 +14,9 @@ from nats.aio.msg import Msg
 
 from gated import wire
 from gated.client import Verdict
-from gated.events import Sender, ThreadId
+from gated.events import Record, Sender, ThreadId
 from gated.shell.faults import Point
+from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
 from shell.live import Bus, agent, daemon_on, decided, ears, gate, intents, process, server, stop, tell, write_policy
 
@@ -109,6 +110,35 @@ async def test_of_a_record_that_the_bus_does_not_take_auditors_hear_that_it_is_t
         "bytes": len(stored.body),
         "omitted": True,
     }
+
+
+async def test_a_log_that_cannot_be_read_for_a_while_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gate(tmp_path, POLICY) as live, live.bus.user("agent", "worker") as worker:
+        heard, runs, left = await ears(worker, "worker"), live.daemon.runs, [3, 3]
+        load, get = runs.log.load_snapshot, runs.log.get
+
+        async def late_load(thread: ThreadId) -> tuple[int, bytes] | None:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise LogUnavailable("the disk is away")
+            return await load(thread)
+
+        async def late_get(thread: ThreadId, seq: int) -> Record | None:
+            left[1] -= 1
+            if left[1] >= 0:
+                raise LogUnavailable("the disk is away")
+            return await get(thread, seq)
+
+        monkeypatch.setattr(runs.log, "load_snapshot", late_load)
+        await tell(worker, agent("worker"), "r", intents(("c", "read", {})))
+        assert [a.decision for a in await heard.count(1) if isinstance(a, Verdict)] == ["allow"]
+        assert left[0] < 0
+        assert runs.health.why == ""
+        monkeypatch.setattr(runs.log, "get", late_get)  # a repeat is answered out of the log
+        await tell(worker, agent("worker"), "r", intents(("c", "read", {})))
+        assert [a.replayed for a in await heard.count(2) if isinstance(a, Verdict)] == [False, True]
+        assert left[1] < 0
+    assert len((await decided(tmp_path / "log.db"))["c"]) == 1
 
 
 async def test_a_batch_of_more_calls_than_a_message_may_hold_is_refused_whole(tmp_path: Path) -> None:
