@@ -18,7 +18,8 @@ from gated.core.embedding import EmbeddingError, cosine
 from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.touching import Touched
-from gated.core.policy import Policy, Profile, StageName
+from gated.core.policy import Policy, Profile
+from gated.core.policy_file import StageName
 from gated.core.runview import View
 from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState

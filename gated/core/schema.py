@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gated.core.policy import PolicyEntry
+from gated.core.policy_file import PolicyEntry
 from gated.core.schema_words import WORDS
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

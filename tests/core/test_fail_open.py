@@ -24,7 +24,8 @@ import pytest
 
 from core.acts import Acts
 from gated.core import pipeline
-from gated.core.policy import PolicyEntry, load, load_text
+from gated.core.policy import load, load_text
+from gated.core.policy_file import PolicyEntry
 from gated.documents import DocumentError, parse_document
 from gated.events import CallDecided, Finding, unseal
 from gated.shell.policies import read_policy

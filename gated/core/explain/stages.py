@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gated.core import calls, trial
 from gated.core.explain.case import Case, Draft
 from gated.core.pipeline import CHECKS, source_of
-from gated.core.policy import StageName
+from gated.core.policy_file import StageName
 from gated.core.stages import ceilings
 from gated.core.turn import Turn, may_speak
 from gated.events import Finding

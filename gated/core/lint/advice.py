@@ -9,7 +9,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gated.core.order.patterns import Pattern
-from gated.core.policy import AgentEntry, Policy, Profile
+from gated.core.policy import Policy, Profile
+from gated.core.policy_file import AgentEntry
 from gated.strict_json import Path, path_text
 
 Level = Literal["warning", "advice"]

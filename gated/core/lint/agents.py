@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gated.core.lint.advice import Advice, Subject
-from gated.core.policy import Profile, ToolEntry
+from gated.core.policy import Profile
+from gated.core.policy_file import ToolEntry
 from gated.core.scope import undeclared
 from gated.core.stages.dfa import EDGES, TERMINAL
 from gated.events import Phase
