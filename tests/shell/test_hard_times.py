@@ -10,8 +10,9 @@ import pytest
 from gated import wire
 from gated.client import Verdict
 from gated.events import Sender
-from gated.shell import timers
+from gated.shell import threads, timers
 from gated.shell.log import sqlite_writer
+from gated.shell.runs import Runs
 from shell.live import POLICY, agent, decided, ears, gate, intents, tell
 
 
@@ -65,3 +66,46 @@ async def test_a_clock_that_is_set_changes_no_answer_that_was_in_time(
         assert isinstance(second, Verdict)
         assert (second.decision, second.code) == (("allow", None) if step < 0 else ("deny", "approvals.expired"))
     assert [made.decision for made in (await decided(live.log))["c"]] == ["suspend", second.decision]
+
+
+# --- a week, with a fast clock ----------------------------------------------------------------------------------------
+
+
+async def test_memory_is_bounded_by_what_is_open_and_not_by_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six rounds of 300 runs, half an hour of the timers' clock between them: nothing of a round is left after its deadlines."""
+    offset = 0
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + offset * 1_000_000_000, time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(timers, "time", clock)
+    monkeypatch.setattr(threads, "CACHE", 100)
+    sizes = []
+    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as worker, live.bus.user("agent", "payer") as payer:
+        heard, asked = await ears(worker, "worker"), await ears(payer, "payer")
+        runs = live.daemon.runs
+        for week in range(6):
+            for number in range(250):
+                name = f"w{week}-{number}"
+                await tell(worker, agent("worker"), name, intents((name, "search", {"q": "a"})))
+                await tell(worker, agent("worker"), name, wire.Outcome(call=name, status="success"))
+                await tell(worker, agent("worker"), name, wire.RunFinish())
+            for number in range(50):  # nobody answers: they expire
+                name = f"p{week}-{number}"
+                await tell(payer, agent("payer"), name, intents((name, "refund", {"amount": 5})))
+            await heard.count((week + 1) * 750, 60)
+            await asked.count(week * 100 + 50, 60)
+            offset += 1800
+            runs.timers._sooner.set()
+            await asked.count((week + 1) * 100, 60)
+            await _quiet(runs)
+            sizes.append(
+                (len(runs.threads.states), len(runs.timers._armed), len(runs.timers._deadlines), len(runs.answering.open_tickets))
+            )
+    assert {size[1:] for size in sizes} == {(0, 0, 0)}
+    assert max(size[0] for size in sizes) < 400  # of 1,800 threads; what a last batch left over leaves with the next one
+
+
+async def _quiet(runs: Runs) -> None:
+    """Until the timers have told all that is due."""
+    for _ in range(200):
+        if not runs.timers._deadlines and not runs.timers._armed and not runs.health.waiting:
+            return
+        await anyio.sleep(0.05)
