@@ -30,7 +30,6 @@ from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
 from gated.units import parse_duration, parse_usd
 
-
 Path = tuple[str | int, ...]
 
 
