@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from gated.console.oidc import Oidc  # an extra
 
 app = typer.Typer()
+
+NICE: Final = 5  # beside a gate on the same machine its verdicts come first
 
 Data = Annotated[Path, typer.Option(help="Folder of the gate that `gated up` runs.")]
 
@@ -63,6 +66,8 @@ def console(
         oidc=_oidc(oidc_issuer, oidc_client, oidc_secret, oidc_claim, oidc_name),
         tls=ssl.create_default_context(cafile=str(ca)) if ca is not None else None,
     )
+    if while_stdin:
+        os.nice(NICE)
     run_async(lambda: _console(serving, while_stdin))
 
 
