@@ -67,6 +67,7 @@ async def forget(visit: Visit) -> Response:
     """Withdraw a remembered answer of a run that the person may see."""
     form = await visit.form()
     thread, run = visit.request.path_params["thread"], visit.request.path_params["run"]
+    await visit.desk.recent.fresh()
     if not visit.desk.recent.may_see_run(visit.me, thread, run):
         return visit.lost()
     remembered = form.get("remembered", "")

@@ -48,14 +48,9 @@ class Desk:
         self.policies = Policies(lines)
         self.threads = Threads(lines, self.policies)
         self.board = Board(lines, self.policies, self.hub.ticket)
-        self.recent = Recent(lines, self.policies, self.hub.run)
+        self.recent = Recent(lines, self.policies, self.hub.run, self.hub.busy)
         self.pages = _environment()
         self.oidc: Oidc | None = None
-
-    def stale(self) -> None:
-        """What the bus said for a while may have been missed."""
-        self.board.stale()
-        self.recent.stale()
 
     @property
     def secure(self) -> bool:

@@ -34,6 +34,10 @@ class Hub:
         self._listeners: list[Listener] = []
         self._most = most
 
+    def busy(self) -> bool:
+        """Whether any page is open."""
+        return bool(self._listeners)
+
     def ticket(self, change: Change) -> None:
         for listener in self._listeners:
             listener.tickets[change.ticket] = change
@@ -51,6 +55,7 @@ class Hub:
         own = [other for other in self._listeners if other.person.name == person.name]
         for other in own[: max(0, len(own) - self._most)]:
             self._listeners.remove(other)
+        recent.watched()
         try:
             yield _event("hello", {"open": len(board.visible(person))})
             while still() and listener in self._listeners:

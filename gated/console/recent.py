@@ -1,20 +1,20 @@
 """What happened lately, over all threads: the runs, and the tickets that were answered. For lists, search and precedents.
 
-It is read from the end of the log at the start and follows the published records from there; it is no truth, and it forgets.
+It is read from the log, the end of it at the start and in pages from there; it is no truth, and it forgets. Rejected: hearing
+every record as it is published. A busy gate then paid for a page that nobody had open.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import structlog
 from msgspec import Struct
-from nats.aio.msg import Msg
 
 from gated import canonical
 from gated.console.line import Lines, NoAnswer
@@ -36,15 +36,15 @@ from gated.events import (
 )
 from gated.views import PREVIEW
 
-BACK: Final = 20_000  # records that are read at the start
+BACK: Final = 10_000  # records that are read at the start
 RUNS: Final = 5_000
 TICKETS: Final = 5_000
 PER_TOOL: Final = 200
-RETRY: Final = 2.0
+OFTEN: Final = 0.4  # seconds between looks while pages are open
+SELDOM: Final = 60.0
+JUST_NOW: Final = 0.15
 
 log = structlog.get_logger("gated.console")
-
-_BODY: Final = msgspec.json.Decoder(Body)
 
 Rules = tuple[str, tuple[AnswerRule, ...]]  # under which policy, and which
 
@@ -91,59 +91,57 @@ class PastTicket(Struct):
 
 
 class Recent:
-    """`changed` is told of each run that something happened to."""
+    """`changed` is told of each run that something happened to; `watched` says whether anybody hears it."""
 
-    def __init__(self, lines: Lines, policies: Policies, changed: Callable[[RunLine], None]) -> None:
-        self._lines, self._policies, self._changed = lines, policies, changed
+    def __init__(self, lines: Lines, policies: Policies, changed: Callable[[RunLine], None], watched: Callable[[], bool]) -> None:
+        self._lines, self._policies, self._changed, self._watched = lines, policies, changed, watched
         self.runs: OrderedDict[tuple[str, str], RunLine] = OrderedDict()  # the last to change is last
         self.tickets: OrderedDict[str, PastTicket] = OrderedDict()
         self._by_tool: dict[str, deque[str]] = {}
-        self._early: deque[Body] = deque(maxlen=BACK)
-        self._stale = anyio.Event()
+        self._position = 0
+        self._read_at = -math.inf
+        self._reading = anyio.Lock()
+        self._wanted = anyio.Event()
         self.ready = False
 
     # --- keeping up --------------------------------------------------------------------------------------------------
 
-    async def hear(self, message: Msg) -> None:
-        """A record of `gated.events.>`. What comes before the log was read back waits for that."""
-        body = _BODY.decode(message.data)
-        if not self.ready:
-            self._early.append(body)
-            return
-        line = await self._feed(body)
-        if line is not None:
-            self._changed(line)
-
-    def stale(self) -> None:
-        """Something may have been missed: the line was lost for a while, or too much came at once."""
-        self.ready = False
-        self._stale.set()
-
     async def run(self) -> None:
-        """Keep up until cancelled: read the end of the log, now and whenever something may have been missed."""
+        """Keep up until cancelled: often while pages are open, and now and then so that the next one need not wait."""
         while True:
-            self._stale = anyio.Event()
-            try:
-                await self._read_back()
-                self.ready = not self._stale.is_set()
-            except NoAnswer as error:
-                log.warning("cannot read the log back", error=str(error))
-                await anyio.sleep(RETRY)
-                continue
-            await self._stale.wait()
+            await self.fresh()
+            with anyio.move_on_after(OFTEN if self._watched() else SELDOM):
+                await self._wanted.wait()
+            self._wanted = anyio.Event()
 
-    async def _read_back(self) -> None:
-        """The end of the log, and what was published meanwhile."""
-        after = max(0, (await self._lines.ask("log.head", _Head)).position - BACK)
+    async def fresh(self) -> None:
+        """Have what happened until just now. Where the gate does not answer, what is known stays."""
+        async with self._reading:
+            if anyio.current_time() - self._read_at < JUST_NOW:
+                return
+            try:
+                await self._catch_up()
+                self.ready, self._read_at = True, anyio.current_time()
+            except NoAnswer as error:
+                log.warning("cannot read the log", error=str(error))
+
+    def watched(self) -> None:
+        """A page was opened that follows what happens."""
+        self._wanted.set()
+
+    async def _catch_up(self) -> None:
+        """The records since the last look, or the end of the log where those are too many."""
+        head = (await self._lines.ask("log.head", _Head)).position
+        self._position = max(self._position, head - BACK)
         complete = False
         while not complete:
-            page = await self._lines.ask("log.read", Records, after=after)
+            page = await self._lines.ask("log.read", Records, after=self._position)
             for stored in page.records:
-                await self._feed(stored.body)
-            after, complete = page.after, page.complete
+                line = await self._feed(stored.body)
+                if line is not None and self.ready:
+                    self._changed(line)
+            self._position, complete = page.after, page.complete
             await anyio.lowlevel.checkpoint()
-        while self._early:
-            await self._feed(self._early.popleft())
 
     async def _feed(self, body: Body) -> RunLine | None:
         """Take a record in, unless it was before; records of one run come in order."""

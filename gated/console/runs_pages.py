@@ -23,10 +23,13 @@ ENTRIES: Final = 250  # of a story on one page; the newest are shown
 
 async def runs(visit: Visit) -> Response:
     """The runs that a person may see, the last to change first."""
+    await visit.desk.recent.fresh()
     return visit.show("runs.html", **_list(visit))
 
 
 async def run_rows(visit: Visit) -> Response:
+    """Only the list, for a page that is open."""
+    await visit.desk.recent.fresh()
     return visit.show("run_rows.html", **_list(visit))
 
 
@@ -45,6 +48,7 @@ def page_of(text: str | None, total: int) -> int:
 
 async def run(visit: Visit) -> Response:
     """A run: what happened in it, what it has spent, its barriers and machines."""
+    await visit.desk.recent.fresh()
     thread_id, run_id = visit.request.path_params["thread"], RunId(visit.request.path_params["run"])
     if not visit.desk.recent.may_see_run(visit.me, thread_id, run_id):
         return visit.lost()
@@ -108,6 +112,7 @@ def _drawn(machine: Machine, number: int, states: dict[str, dict[str, str]]) -> 
 async def search(visit: Visit) -> Response:
     """Runs and tickets by a text of theirs. It comes as a form, so that no address holds what was looked for."""
     form = await visit.form()
+    await visit.desk.recent.fresh()
     text = form.get("text", "").strip()[:200]
     words = text.lower().split()
 

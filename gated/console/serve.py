@@ -150,9 +150,8 @@ async def _open(lines: Lines, desk: Desk) -> None:
     until = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            await lines.open(desk.stale)
+            await lines.open(desk.board.stale)
             await lines.follow("tickets", desk.board.hear)
-            await lines.follow("events", desk.recent.hear)
             return
         except NoAnswer as error:
             if time.monotonic() > until:

@@ -104,6 +104,7 @@ def _list(visit: Visit) -> dict[str, Any]:
 
 async def by_id(visit: Visit) -> Response:
     """A ticket by its id alone, as notices name it."""
+    await visit.desk.recent.fresh()
     id_, desk, me = visit.request.path_params["ticket"], visit.desk, visit.me
     ended = desk.board.ended(id_)
     line = desk.board.find(id_) or (ended.line if ended is not None else None)
@@ -137,6 +138,7 @@ async def _ticket(visit: Visit, *, full: bool) -> Response:
 
 
 async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
+    await visit.desk.recent.fresh()
     ticket, opened = case.ticket, case.opened
     laid = [await lay_out(call.args, full=full) for call in opened.calls]
     hidden = sum(item.hidden for item in laid)

@@ -82,7 +82,8 @@ def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path
             assert visitor.get("/").status_code == 200
             with enter(gate(tmp_path, port)):
                 until(lambda: desk.board.find(second) and desk.board.find(third) and not desk.board.find(first))
-                until(lambda: ("run2", "run2") in desk.recent.runs and desk.recent.tickets[first].state == "rejected")
+                until(lambda: "task 2" in visitor.get("/runs").text)
+                assert desk.recent.tickets[first].state == "rejected"
                 page = visitor.answer(f"/tickets/run2/run2/{second}", "approve").text
                 assert "Approved." in page
                 assert "out of reach" not in page

@@ -194,7 +194,7 @@ MAY_SUBSCRIBE: dict[tuple[UserRole, str], list[str]] = {
     ("daemon", ""): [
         *("_INBOX.daemon.>", "gated.api.>", "gated.api.health", "$SRV.>", "$SRV.PING", "gated.cluster.>", "gated.tickets.>")
     ],
-    ("console", ""): ["_INBOX.console.>", "gated.tickets.>", "gated.events.>", "gated.events.t.r"],
+    ("console", ""): ["_INBOX.console.>", "gated.tickets.>"],
     ("agent", "support"): ["_INBOX.agent.support.>", "gated.out.*.*.agent.support", "gated.out.t.r.agent.support"],
     ("agent", "billing"): ["_INBOX.agent.billing.>", "gated.out.*.*.agent.billing"],
     ("runner", "sandbox"): ["_INBOX.runner.sandbox.>", "gated.out.*.*.runner.sandbox"],
