@@ -47,11 +47,19 @@ async def verify(client: Client, asked: Mapping[str, Asked], limits: Mapping[str
     log = await jetstream.open_for_reading(client)
     found = Found(intents=len(asked))
     bodies = await _records(log, found)
+    inputs = await _inputs(await open_api(client), log.names.inputs)
+    await log.close()
+    return check(found, bodies, asked, limits, inputs)
+
+
+def check(
+    found: Found, bodies: list[Body], asked: Mapping[str, Asked], limits: Mapping[str, int], inputs: Mapping[int, bytes]
+) -> Found:
+    """The records, the verdicts that were heard and the inputs by their places, held against one another."""
     decided = _decisions(bodies)
     _check_calls(found, asked, decided)
     _check_limits(found, decided, limits)
-    _check_order(found, bodies, decided, await _inputs(await open_api(client), log.names.inputs))
-    await log.close()
+    _check_order(found, bodies, decided, inputs)
     return found
 
 

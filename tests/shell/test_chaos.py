@@ -4,8 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
+
+from benchmarks.chaos.agents import Asked
+from benchmarks.chaos.verifier import Found, check
+from gated.events import GENESIS, Body, CallDecided, CallId, IntentsReceived, RunId, Sender, ThreadId, kind_of
+from gated.wire import Verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,3 +29,59 @@ def test_a_minute_of_chaos_loses_doubles_and_reorders_nothing(tmp_path: Path) ->
     assert told["intents"] > 200
     assert sum(told["faults"].values()) > 5
     assert done.returncode == 0
+
+
+# --- the verifier itself: what is wrong, it must find ------------------------------------------------------------------
+
+
+def _body(seq: int, place: int, *calls: tuple[str, Literal["allow", "deny"]], thread: str = "t") -> Body:
+    decisions = tuple(CallDecided(CallId(call), "send_email", "d" * 64, decision) for call, decision in calls)
+    said = IntentsReceived(Sender("agent", "a"), ())
+    return Body(1, ThreadId(thread), RunId(thread), seq, seq, kind_of(said), said, decisions, "p", GENESIS, input=place)
+
+
+def _asked(**heard: list[tuple[str, int]]) -> dict[str, Asked]:
+    made = {}
+    for call, verdicts in heard.items():
+        made[call] = Asked("t", "send_email", 0.0)
+        for decision, seq in verdicts:
+            fields = {
+                "call": call,
+                "decision": decision,
+                "args_sha256": "d" * 64,
+                "execute": True,
+                "policy": "p",
+                "seq": seq,
+                "at": "",
+            }
+            made[call].verdicts.append(msgspec.convert({"type": "verdict", **fields}, Verdict))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bodies", "asked", "wrong"),
+    [
+        ([_body(1, 1, ("a", "allow"))], _asked(a=[("allow", 1)]), {}),
+        ([_body(1, 1, ("a", "allow"))], _asked(a=[]), {"lost": 1}),
+        ([], _asked(a=[("allow", 1)]), {"lost": 1}),
+        ([_body(1, 1, ("a", "allow")), _body(2, 2, ("a", "allow"))], _asked(a=[("allow", 1)]), {"duplicate": 1}),
+        ([_body(1, 1, ("a", "deny"))], _asked(a=[("allow", 1)]), {"contradicted": 1}),
+        ([_body(1, 2, ("a", "allow"))], _asked(a=[("allow", 1)]), {"out_of_order": 1}),
+        (
+            [_body(1, 2, ("b", "allow")), _body(2, 1, ("a", "allow"))],
+            _asked(a=[("allow", 2)], b=[("allow", 1)]),
+            {"out_of_order": 1},
+        ),
+        (
+            [_body(n, n, (name, "allow")) for n, name in enumerate("abc", 1)],
+            _asked(a=[("allow", 1)], b=[("allow", 2)], c=[("allow", 3)]),
+            {"over_admitted": 1},
+        ),
+    ],
+    ids=["right", "unheard", "unrecorded", "twice", "contradicted", "late input", "overtaken", "three mails"],
+)
+def test_the_verifier_finds_what_is_wrong(bodies: list[Body], asked: dict[str, Asked], wrong: dict[str, int]) -> None:
+    inputs = {place: b'{"calls": [{"id": "%s"}]}' % name.encode() for place, name in enumerate("abc", 1)}
+    found = check(Found(intents=len(asked)), bodies, asked, {"send_email": 2}, inputs)
+    kinds = ("lost", "duplicate", "out_of_order", "over_admitted", "contradicted", "damaged")
+    assert {kind: getattr(found, kind) for kind in kinds if getattr(found, kind)} == wrong
