@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from immutables import Map
 
@@ -282,14 +282,26 @@ JSON: Final = st.recursive(
 
 
 @given(JSON)
+@example(2**63 + 1)
+@example([{"a": -(2**63) - 1}])
 def test_data_goes_in_and_comes_out(value: Any) -> None:
     try:
         found = made("args.x").evaluate({"args": {"x": value}})
     except EvaluationError:
         assert "\\u0000" in json.dumps(value) or "\\ud" in json.dumps(value) or _huge(value)
     else:
-        assert found == value
+        assert found == _rounded(value)
         assert _huge(value) or type(found) is type(value)
+
+
+def _rounded(value: Any) -> Any:
+    """Integers beyond 2^63 become the nearest double."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    beyond = isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63
+    return float(value) if beyond else value
 
 
 def _huge(value: Any) -> bool:
