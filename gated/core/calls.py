@@ -214,7 +214,16 @@ def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
     return Judged(plea, verdict, ends=RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary))
 
 
+def _without_profile(turn: Turn, plea: Plea) -> Judged:
+    """A run that was bound to a policy that does not know its agent. No mode observes this away."""
+    skipped = tuple(stage for stage in _enabled(turn.profile) if stage not in ("breaker", "privilege"))
+    reason = f"the policy has no profile for agent `{turn.run.agent}`"
+    return Judged(plea, denied(plea, "privilege.no_profile", reason, skipped=skipped))
+
+
 def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
+    if turn.profile is turn.policy.nobody:
+        return _without_profile(turn, plea)
     hearing = hear(turn, plea)
     run, profile = hearing.run, hearing.profile
     if turn.state.remembered or run.remembered:

@@ -48,6 +48,8 @@ class Policy:
 
     def machines(self, agent: str) -> list[dict[str, Any]]:
         """Names of base machines or whole machines of its own; absent: all base machines."""
+        if self.profile(agent) is None:
+            return []
         base = self.doc.get("machines", [])
         wanted = self.profile_or_empty(agent).get("machines")
         if wanted is None:
