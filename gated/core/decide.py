@@ -70,8 +70,8 @@ class Step(Struct, frozen=True):
 
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
     """`at` is when the bus stored the input (µs); within a thread it never goes back."""
-    seen = _look(registry, state, run_id, observation)
-    turn = Turn(registry, state, run_id, at, None if seen is None else seen.cover)
+    turn = Turn(registry, state, run_id, at)
+    seen = _look(turn, observation)
     _dispatch(turn, observation if seen is None else seen.decided)
     return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed))
 
@@ -89,8 +89,8 @@ def record(
 
     `redacted` is what a record that is decided again says of itself.
     """
-    seen = _look(registry, state, run_id, observation)
-    turn = Turn(registry, state, run_id, at, None if seen is None else seen.cover)
+    turn = Turn(registry, state, run_id, at)
+    seen = _look(turn, observation)
     _dispatch(turn, observation if seen is None else seen.decided)
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
@@ -114,13 +114,14 @@ def record(
     return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), sealed
 
 
-def _look(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation) -> Seen | None:
+def _look(turn: Turn, observation: Observation) -> Seen | None:
     """What of an observation is taken out before it is written, by the policy of its run; usually nothing."""
-    if registry.vault is None:
+    vault, redactor = turn.registry.vault, turn.policy.redactor
+    if vault is None or is_clear(observation, redactor):
         return None
-    run = state.runs.get(run_id)
-    redactor = (registry.current if run is None else registry.known[run.policy]).redactor
-    return None if is_clear(observation, redactor) else look(observation, _tool_of(run, observation), redactor, registry.vault)
+    seen = look(observation, _tool_of(turn.opened, observation), redactor, vault)
+    turn.cover = seen.cover
+    return seen
 
 
 def _writable(run: RunState | None, observation: Observation) -> Observation:
