@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from gated.shell.log.jetstream import Lease
+from gated.shell.log.jetstream_leases import Lease
 from gated.shell.log.jetstream_streams import consumers
 from gated.shell.membership import Beat
 from gated.shell.partition import Place

@@ -17,7 +17,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
-from uuid import uuid4
 
 import anyio
 import msgspec
@@ -29,6 +28,7 @@ from gated.events import GENESIS, Record, ThreadId
 from gated.ingress import is_id
 from gated.shell.log import Due, LogConflict, LogError, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import SPARE, WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, Stored, Truncated, open_api
+from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON, Leases
 from gated.shell.log.jetstream_reader import BEHIND, HASH, PARTS, PATIENCE, PLACE, SEQ, SHA256, Head, JetStreamReader
 from gated.shell.log.jetstream_streams import Names, SetupError, Shape, ensure_streams, partition_of, partitions_of
 from gated.shell.log.sealing import Sealing
@@ -41,16 +41,6 @@ TOGETHER: Final = 900  # messages of one atomic batch; the server takes 1,000
 DUE_STAYS: Final = "1h"  # that long a deadline that came may be taken over by the stream of inputs
 HEADS: Final = 20_000  # threads whose last record is remembered
 
-EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
-EXPECTED_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """Who has a partition. `token` is different for every log that was opened."""
-
-    worker: str
-    token: str
-
 
 class JetStreamLog(JetStreamReader):
     """Some partitions of a log, opened for writing: no other writes them until it takes them over."""
@@ -61,79 +51,32 @@ class JetStreamLog(JetStreamReader):
         self._sealing: Sealing | None = None
         self._tried = 0
         self.worker = worker
-        self._lease = Lease(worker, uuid4().hex)
+        self.leases = Leases(api, names, worker, self._out)
         self._single = shape.replicas == 1
-        self._held: dict[int, int] = {}  # the place of the lease of each partition
         self._doubtful = False
         self._heads: OrderedDict[ThreadId, Head | None] = OrderedDict()
         self._lock = anyio.Lock()
-        self._lost: LogLocked | None = None
 
     @property
     def epoch(self) -> int:
-        return max(self._held.values(), default=0)
+        return max(self.leases.held.values(), default=0)
 
     def _out(self, subject: str, data: bytes, headers: dict[str, str]) -> Outgoing:
         """What is to be stored under a subject."""
         return Outgoing(self.names.written(subject, self._secret), data, headers)
 
-    # --- the lease ---------------------------------------------------------------------------------------------------
-
     async def take_over(self, partitions: Iterable[int]) -> None:
         """Become the one writer of partitions, whoever had them. Raises `LogUnavailable`."""
-        async with anyio.create_task_group() as tasks:
-            for partition in partitions:
-                tasks.start_soon(self._take, partition)
-
-    async def _take(self, partition: int) -> None:
-        for _ in range(PATIENCE):
-            found = await self._found_lease(partition)
-            if await self._write_lease(partition, 0 if found is None else found.place):
-                return
-            await anyio.sleep(BEHIND)
-        raise LogUnavailable(f"cannot write the lease of partition {partition}: others do, again and again")
-
-    async def _found_lease(self, partition: int) -> Stored | None:
-        subject = self.names.lease(partition)
-        return (await self.api.last_of(self.names.log, [subject])).get(subject)
-
-    async def _write_lease(self, partition: int, expected: int) -> bool:
-        """Write a lease over the one at a place; False where another stands there."""
-        message = self._out(self.names.lease(partition), msgspec.json.encode(self._lease), {EXPECTED: str(expected)})
-        try:
-            self._held[partition] = await self.api.store(message)
-        except Refused as error:
-            if error.code in WRONG_SEQUENCE:
-                return False
-            raise LogUnavailable(f"cannot write the lease of partition {partition}: {error.why}") from error
-        return True
+        await self.leases.take_over(partitions)
 
     async def _settled(self) -> None:
         """Know again what is in the log, where the outcome of an append is unknown: the lease anew, and nothing remembered."""
-        if self._lost is not None:
-            raise self._lost
-        if not self._doubtful:
-            return
-        for partition in self._held:
-            await self._renew(partition)
-        self._heads.clear()
-        self._doubtful = False
-
-    async def _renew(self, partition: int) -> None:
-        for _ in range(PATIENCE):
-            found = await self._found_lease(partition)
-            if found is not None and found.place >= self._held[partition]:
-                self._check_mine(partition, found)
-                if await self._write_lease(partition, found.place):
-                    return
-            await anyio.sleep(BEHIND)
-        raise LogUnavailable(f"cannot renew the lease of partition {partition}")
-
-    def _check_mine(self, partition: int, found: Stored) -> None:
-        lease = msgspec.json.decode(found.data, type=Lease)
-        if lease.token != self._lease.token:
-            self._lost = LogLocked(f"partition {partition} of {self.names.log}", f"worker {lease.worker}, lease {found.place}")
-            raise self._lost
+        if self.leases.lost is not None:
+            raise self.leases.lost
+        if self._doubtful:
+            await self.leases.renew()
+            self._heads.clear()
+            self._doubtful = False
 
     # --- what is known of a thread -----------------------------------------------------------------------------------
 
@@ -156,7 +99,7 @@ class JetStreamLog(JetStreamReader):
     async def _ask_heads(self, threads: Sequence[ThreadId]) -> None:
         leases = {self.names.lease(p): p for p in {partition_of(thread, self.partitions) for thread in threads}}
         for partition in leases.values():
-            self._lease_of(partition)
+            self.leases.place_of(partition)
         for _ in range(PATIENCE):
             try:
                 found = await self.api.last_of(self.names.log, [*leases, *map(self.subject, threads)])
@@ -164,20 +107,15 @@ class JetStreamLog(JetStreamReader):
                 for half in (threads[: len(threads) // 2], threads[len(threads) // 2 :]):
                     await self._ask_heads(half)
                 return
-            if all(subject in found and found[subject].place >= self._held[p] for subject, p in leases.items()):
+            if all(subject in found and found[subject].place >= self.leases.held[p] for subject, p in leases.items()):
                 for subject, partition in leases.items():
-                    self._check_mine(partition, found[subject])
+                    self.leases.check(partition, found[subject])
                 for thread in threads:
                     last = found.get(self.subject(thread))
                     self._heads[thread] = None if last is None else await self._head(last)
                 return
             await anyio.sleep(BEHIND)
         raise LogUnavailable("cannot read the log: a replica stays behind")
-
-    def _lease_of(self, partition: int) -> int:
-        if partition not in self._held:
-            raise LogLocked(f"partition {partition} of {self.names.log}", "not taken over by this worker")
-        return self._held[partition]
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -245,7 +183,7 @@ class JetStreamLog(JetStreamReader):
     def _messages(self, record: Record) -> list[Outgoing]:
         """A record is one message; what is over the server's limit has parts in front of it."""
         partition = partition_of(record.thread, self.partitions)
-        fence = {EXPECTED: str(self._lease_of(partition)), EXPECTED_ON: self.names.lease(partition)}
+        fence = {EXPECTED: str(self.leases.place_of(partition)), EXPECTED_ON: self.names.lease(partition)}
         size = self.api.client.max_payload - SPARE
         pieces = [record.body[n : n + size] for n in range(0, len(record.body), size)]
         parts = [self._out(self.names.part(partition), piece, fence) for piece in pieces[:-1]]
@@ -290,9 +228,7 @@ class JetStreamLog(JetStreamReader):
             self._check_writing()
             await self._settled()
             partition = partition_of(thread, self.partitions)
-            lease = await self._found_lease(partition)
-            if lease is not None and lease.place > self._lease_of(partition):
-                self._check_mine(partition, lease)
+            await self.leases.check_still(partition)
             place = self._places.get((thread, seq), 0)
             digest = hashlib.sha256(data).hexdigest()
             size = self.api.client.max_payload - SPARE
@@ -367,7 +303,7 @@ class JetStreamLog(JetStreamReader):
     async def close(self) -> None:
         """Wait for what is being written, and write no more."""
         async with self._lock:
-            if self._sealing is not None and not self._closed and self._lost is None:
+            if self._sealing is not None and not self._closed and self.leases.lost is None:
                 await self.seal_when_due(self._sealing, ending=True)
             await super().close()
 

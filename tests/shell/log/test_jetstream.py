@@ -13,8 +13,9 @@ import pytest
 from gated.core.chain import verify_records
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogConflict, LogDamaged, LogError, LogLocked, LogUnavailable, jetstream, jetstream_api
-from gated.shell.log.jetstream import EXPECTED, EXPECTED_ON, JetStreamLog
+from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import Outgoing, Refused, open_api
+from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
 from gated.shell.log.jetstream_reader import HASH
 from gated.shell.log.jetstream_streams import (
     META,
@@ -115,7 +116,7 @@ async def test_a_write_that_is_later_than_the_new_lease_is_refused(cluster: JetS
     log = await cluster.open()
     await log.append(T, 0, first)
     partition = partition_of(T, 4)
-    old = {EXPECTED: str(log._held[partition]), EXPECTED_ON: log.names.lease(partition)}
+    old = {EXPECTED: str(log.leases.held[partition]), EXPECTED_ON: log.names.lease(partition)}
     log._doubtful = True
     assert await log.get(T, 4) is None
     with pytest.raises(Refused, match="wrong last sequence"):
