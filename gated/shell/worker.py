@@ -35,7 +35,7 @@ from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import open_api
 from gated.shell.log.jetstream_reader import JetStreamReader
-from gated.shell.log.jetstream_streams import Names, ensure_streams
+from gated.shell.log.jetstream_streams import Names, SetupError, ensure_streams
 from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
 from gated.shell.metrics import Gauges
@@ -187,6 +187,7 @@ class Worker:
         """Read the policy again; a broken one changes nothing. True where another policy holds now."""
         try:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
+            check_policy(policy)
             await anyio.to_thread.run_sync(self.place.scorer.need, policy.semantic)
         except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self._policy.digest)
@@ -243,6 +244,16 @@ class Worker:
         await message.respond(json.dumps({"worker": self.place.worker, "released": len(had), "left": len(self.owned)}).encode())
 
 
+def check_policy(policy: Policy) -> None:
+    """Raises `SetupError` for a policy whose limits no single worker can count."""
+    named = sorted(name for name, profile in policy.agents.items() if profile.max_open is not None)
+    if named:
+        raise SetupError(
+            f"the policy limits the open runs of {', '.join(named)} (`runs: max_open`): a worker of a cluster sees only the runs "
+            "of its own partitions; leave the limit out, or let one daemon decide with `--log FILE`"
+        )
+
+
 async def _nowhere(*_: Any) -> bool:
     """The view says nothing and acknowledges nothing."""
     return True
@@ -273,6 +284,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
             if partition.bus is not None:
                 partition.bus.rewind()
 
+    check_policy(policy)
     name = name or new_name()
     client = await bus.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
     try:
