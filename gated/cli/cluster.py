@@ -52,7 +52,7 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
     for beat in found["workers"]:
         ages = [leases[p] for p in beat["owns"] if leases.get(p) is not None]
         lag = sum(one["lag"] for one in found["partitions"] if one["owner"] == beat["worker"])
-        age = f"{min(ages):.0f}-{max(ages):.0f} s" if ages else "-"
+        age = _span(min(ages), max(ages)) if ages else "-"
         rows.append(
             (
                 beat["worker"],
@@ -65,7 +65,7 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
                 beat["why"],
             )
         )
-    table(("worker", "state", "partitions", "lag", "leases since", "records", "host, process", "trouble"), rows)
+    table(("worker", "state", "partitions", "lag", "lease age", "records", "host, process", "trouble"), rows)
     shown = [one for one in found["partitions"] if every or one["lag"]]
     if shown:
         say("")
@@ -77,9 +77,14 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
             ),
         )
     idle = sum(one["owner"] is None for one in found["partitions"])
-    say(f"{len(found['partitions'])} partitions, {idle} of them idle; {found['replicas']} replicas; {found['lag']} inputs wait")
+    replicas = "no replicas" if found["replicas"] == 1 else f"{found['replicas']} replicas"
+    say(f"{len(found['partitions'])} partitions, {idle} of them idle; {replicas}; {found['lag']} inputs wait")
     if stuck:
         say(f"[red]inputs wait and nobody has their partition[/]: {', '.join(str(one['partition']) for one in stuck)}")
+
+
+def _span(least: float, most: float) -> str:
+    return f"{least:.0f} s" if round(least) == round(most) else f"{least:.0f}-{most:.0f} s"
 
 
 def _seconds(age: float | None) -> str:
