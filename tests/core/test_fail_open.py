@@ -9,7 +9,7 @@
 | no policies loaded: everything allowed | `test_an_empty_policy_denies_everything`, tests/shell/test_empty_policy.py |
 | one bad file skipped, a weaker set swapped in | `test_one_broken_file_breaks_the_folder`, tests/shell/test_reload.py |
 | a host that does not know the gate's word | tests/client/test_unknown_words.py |
-| a key parsed and never used | tests/core/test_every_key.py |
+| a key parsed and never used | tests/core/test_policy_keys.py |
 | an evaluation error denies and leaves no event | `test_a_stage_that_raises_denies_and_says_so_in_the_log` |
 | contradictory settings, said in a log line only | `test_contradictory_settings_are_load_errors` |
 """
