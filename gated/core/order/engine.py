@@ -31,7 +31,7 @@ def gate(
     machines: MachineSet, order: OrderState, run: RunId, tool: str, touched: Touched, args: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
     """The findings of every machine that the call bears on, in the machines' order."""
-    if touched.idle and _all_idle(order, touched.idle):
+    if touched.idle and _all_idle(order, touched.idle, touched.touches[0].key):
         return ()
     findings = list(touched.findings)
     for touch in touched.touches:
@@ -45,10 +45,10 @@ def gate(
     return tuple(findings)
 
 
-def _all_idle(order: OrderState, touched: tuple[Idle, ...]) -> bool:
-    """The usual case, at its price."""
+def _all_idle(order: OrderState, touched: tuple[Idle, ...], key: str) -> bool:
+    """The usual case, at its price: machines that share a key."""
     slots = order.instances
-    for slot, key, fresh, sources in touched:
+    for slot, fresh, sources in touched:
         keys = slots.get(slot)
         instance = None if keys is None else keys.get(key)
         if instance is None:

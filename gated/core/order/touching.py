@@ -22,7 +22,6 @@ class Idle(NamedTuple):
     state is one of `sources` (None: any)."""
 
     slot: str
-    key: str
     fresh: bool
     sources: frozenset[str] | None
 
@@ -120,22 +119,22 @@ def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
     if len({watch.made_from for watch in watches}) != 1 or any(w.certain is None or w.machine.speaks for w in watches):
         return None
     normalize = watches[0].machine.normalize
-    certain = [(watch.machine, watch.certain) for watch in watches if watch.certain is not None]
-    simple = all(machine.slot and len(exact) == 1 for machine, exact in certain)
+    certain = [(watch.machine.name, watch.certain) for watch in watches if watch.certain is not None]
+    idle = tuple(_idle(watch.machine, watch.certain[0]) for watch in watches if watch.certain is not None)
+    simple = all(watch.machine.slot and watch.certain is not None and len(watch.certain) == 1 for watch in watches)
 
     @lru_cache(maxsize=KEPT)
     def touched(text: str) -> Touched:
         key = normalize(text)
-        touches = tuple(Touch(machine.name, key, exact) for machine, exact in certain)
-        idle = tuple(_idle(machine, key, exact[0]) for machine, exact in certain) if simple else ()
-        return Touched(touches, idle=idle, oversize=touches[0].machine if _is_oversize(key) else None)
+        touches = tuple([Touch(name, key, exact) for name, exact in certain])
+        return Touched(touches, (), idle if simple else (), touches[0].machine if _is_oversize(key) else None)
 
     return _Alike(watches[0].machine.key, touched)
 
 
-def _idle(machine: Machine, key: str, index: int) -> Idle:
+def _idle(machine: Machine, index: int) -> Idle:
     transition = machine.transitions[index]
-    return Idle(machine.slot, key, transition.lists(machine.initial), transition.sources)
+    return Idle(machine.slot, transition.lists(machine.initial), transition.sources)
 
 
 def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:
