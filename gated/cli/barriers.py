@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gated.cli.logs import progressed
-from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
+from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
 from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
@@ -56,7 +56,8 @@ def barriers(
         )
     found = closest(curves)
     if picture is not None:
-        picture.write_text(_picture(log, found, curves))
+        with writing():
+            picture.write_text(_picture(log, found, curves))
     if json_:
         say_json(_json(found, curves, verified, recorded))
     else:

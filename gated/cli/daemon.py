@@ -303,6 +303,8 @@ async def ask(data: Path, verb: str, question: dict[str, Any]) -> Any:
             allow_reconnect=False,
             connect_timeout=2,
         )
+    except FileNotFoundError:
+        fail(f"no gate runs with the folder `{data}`: start one with `gated up`, or name its folder with --data", CANNOT)
     except (OSError, KeyError, NatsError, TimeoutError) as error:
         fail(f"no gate answers for the folder `{data}`: {error or type(error).__name__}; start one with `gated up`", CANNOT)
     try:

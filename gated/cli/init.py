@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, fail, say
+from gated.cli.output import NO, fail, say, writing
 from gated.core.lint import lint
 from gated.core.order.patterns import PatternError, compile_pattern
 from gated.core.policy import load
@@ -37,7 +38,8 @@ def init(
     _verify(files)
     _write(folder, files, force)
     say(f"wrote {', '.join(escape(str(folder / name)) for name in files)}")
-    for command in ("policy check policy.yaml", "policy test scenarios.yaml", "up --policy policy.yaml"):
+    policy, scenarios = (escape(shlex.quote(str(folder / name))) for name in ("policy.yaml", "scenarios.yaml"))
+    for command in (f"policy check {policy}", f"policy test {scenarios}", f"up --policy {policy}"):
         say(f"  gated {command}")
 
 
@@ -53,9 +55,10 @@ def _write(folder: Path, files: dict[str, str], force: bool) -> None:
     there = [name for name in files if (folder / name).exists()]
     if there and not force:
         fail(f"`{folder / there[0]}` is there already: take another folder, or --force", NO)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    with writing():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
 
 
 def _verify(files: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,7 +18,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from gated import cloudevents
-from gated.cli.output import NO, Json, LogPath, colour, console, errors, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, run_async, say, say_json, table
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
 from gated.shell.custody import Copies, keys_beside, open_custody
@@ -37,10 +38,17 @@ TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 MAX_TIME = 2**62  # µs, later than any record
 SHOWN = 5  # records that are not replayable, in the text for people
 
+
+class Verdict(StrEnum):
+    allow = "allow"
+    deny = "deny"
+    suspend = "suspend"
+
+
 Run = Annotated[str | None, typer.Option(help="Only this run.")]
 Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
 Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
-DecisionOption = Annotated[str | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
+DecisionOption = Annotated[Verdict | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
 Since = Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")]
 
 
@@ -52,6 +60,16 @@ async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
         async for found in log.read_all():
             progress.advance(task)
             yield found
+
+
+async def threads_of(log: Readable, run: str | None) -> set[ThreadId] | None:
+    """The threads that a run is on; `None`: all. A run that the log does not have ends the command."""
+    if run is None:
+        return None
+    found = {record.thread async for _, record in log.read_all() if record.run == run}
+    if not found:
+        fail(f"the log has no run `{run}`", NO)
+    return found
 
 
 @app.command(epilog="Example: gated replay .gated/log.db")
@@ -71,7 +89,7 @@ def replay(
         async with open_log(log) as opened:
             known = await policies_of(opened)
             replayer = Replayer(known.get, await archived_states(opened))
-            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
+            threads = await threads_of(opened, run)
             async for _, record in progressed(opened, "replaying"):
                 if threads is not None and record.thread not in threads:
                     continue
@@ -104,14 +122,14 @@ def replay(
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def _selected(body: Body, run: str | None, agent: str | None, tool: str | None, decision: str | None, since: str | None) -> bool:
+def _selected(body: Body, run: str | None, agent: str | None, tool: str | None, decision: str | None, since: int | None) -> bool:
     decided = [d for d in body.decisions if isinstance(d, CallDecided)]
     return (
         (run is None or body.run == run)
         and (agent is None or body.observation.by.name == agent)
         and (tool is None or any(d.tool == tool for d in decided))
         and (decision is None or any(d.decision == decision for d in decided))
-        and (since is None or rfc3339(body.at) >= since)
+        and (since is None or body.at >= since)
     )
 
 
@@ -142,18 +160,20 @@ def ls(
     tool: Tool = None,
     decision: DecisionOption = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(help="At most so many records, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many records, the newest.")] = 50,
     json_: Json = False,
 ) -> None:
     """The records of a log, a line for each decision."""
 
-    async def work() -> list[tuple[int, Body]]:
-        found: list[tuple[int, Body]] = []
+    begin = moment("--since", since)
+
+    async def work() -> deque[tuple[int, Body]]:
+        found = deque[tuple[int, Body]](maxlen=limit)
         async with open_log(log) as opened:
             async for position, record in opened.read_all():
                 body = unseal(record)
-                if _selected(body, run, agent, tool, decision, since):
-                    found = [*found[-limit + 1 :], (position, body)]
+                if _selected(body, run, agent, tool, decision, begin):
+                    found.append((position, body))
         return found
 
     found = run_async(work)
@@ -190,7 +210,8 @@ def tail(log: LogPath, lines: Annotated[int, typer.Option("-n", help="Records to
                 fail("an export does not grow: use `gated log ls`")
             async for position, record in opened.tail(max(0, await opened.head() - lines)):
                 for row in _lines(position, unseal(record)):
-                    console.print(" ".join(str(cell) for cell in row), style=colour(str(row[5])), markup=False, highlight=False)
+                    text = escape(" ".join(str(cell) for cell in row))
+                    say(f"[{colour(str(row[5]))}]{text}[/]")
 
     try:
         run_async(work)
@@ -214,19 +235,27 @@ def export(
 ) -> None:
     """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves, or as CloudEvents."""
 
+    if target.exists() and Path(log).exists() and target.samefile(log):
+        fail(f"`{target}` is the log itself: write the export to another file")
+
     async def work() -> int:
-        lines = 0
-        async with open_log(log) as opened, await anyio.open_file(target, "wb") as out:
-            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
-            with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-                task = progress.add_task("exporting", total=await opened.head())
-                async for line in _exported(opened, threads, form):
-                    await out.write(line)
-                    progress.advance(task)
-                    lines += 1
-        return lines
+        async with open_log(log) as opened:
+            threads = await threads_of(opened, run)
+            async with await anyio.open_file(target, "wb") as out:
+                return await _write_lines(opened, threads, form, out)
 
     say(f"{run_async(work)} lines written to {target}")
+
+
+async def _write_lines(log: Readable, threads: set[ThreadId] | None, form: Format, out: anyio.AsyncFile[bytes]) -> int:
+    lines = 0
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("exporting", total=await log.head())
+        async for line in _exported(log, threads, form):
+            await out.write(line)
+            progress.advance(task)
+            lines += 1
+    return lines
 
 
 async def _exported(log: Readable, threads: set[ThreadId] | None, form: Format) -> AsyncIterator[bytes]:
@@ -264,7 +293,7 @@ def archive_(
     elif done.threads:
         say(f"{done.threads} threads with {done.records} records moved to {target}, {done.kept} records kept")
     else:
-        say("no thread has finished: nothing to archive")
+        say("no thread has finished that is not the newest, which stays: nothing to archive")
 
 
 @log_app.command("import", epilog="Example: gated log import run.jsonl audit.db")

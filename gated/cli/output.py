@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NoReturn
 
 import anyio
@@ -14,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gated.errors import GatedError
+from gated.events import UnsealError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 LogPath = Annotated[str, typer.Argument(help="A log: a SQLite file or a .jsonl export.", metavar="LOG")]
@@ -25,7 +28,8 @@ errors = Console(stderr=True)
 
 
 def say(text: str) -> None:
-    console.print(text, highlight=False)
+    """A sentence; its lines are broken for people who look, never for what reads it by a pipe."""
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def say_json(value: Any) -> None:
@@ -45,6 +49,18 @@ def some(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def moment(option: str, text: str | None) -> int | None:
+    """A time as people write it, in microseconds since 1970; without an offset it is UTC."""
+    if text is None:
+        return None
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option}: `{text}` is no time: write `2026-01-31` or `2026-01-31T09:30:00Z`")
+    aware = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 def colour(decision: str) -> str:
     return {"allow": "green", "deny": "red", "suspend": "yellow"}.get(decision, "white")
 
@@ -62,9 +78,28 @@ def run_async(work: Callable[[], Coroutine[Any, Any, Any]], pass_on: type[GatedE
         leaves = _leaves(error)
         if pass_on is not None and isinstance(leaves[0], pass_on):
             raise leaves[0] from None
-        if not all(isinstance(leaf, GatedError) for leaf in leaves):
+        if not all(isinstance(leaf, GatedError | UnsealError) or _of_a_file(leaf) for leaf in leaves):
             raise
-        fail("; ".join(dict.fromkeys(str(leaf) for leaf in leaves)))
+        fail("; ".join(dict.fromkeys(map(_text, leaves))))
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """A file that cannot be written ends the command with its name and why."""
+    try:
+        yield
+    except OSError as error:
+        fail(_text(error))
+
+
+def _of_a_file(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.filename is not None
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use `{error.filename}`: {error.strerror}"
+    return str(error)
 
 
 def _leaves(group: BaseException) -> list[BaseException]:

@@ -17,7 +17,7 @@ from gated.cli.check import check
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
 from gated.cli.init import init
-from gated.cli.output import NO, Json, console, fail, run_async, say, say_json
+from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
 from gated.cli.reading import compiled, document_of
 from gated.cli.running import bind
 from gated.cli.suggest import suggest_policy
@@ -97,8 +97,10 @@ def match(
         compiled, given = compile_pattern(pattern), json.loads(args)
         if not isinstance(given, dict):
             raise ValueError("the arguments must be one JSON object")
-    except (PatternError, ValueError) as error:
+    except PatternError as error:
         fail(str(error))
+    except ValueError as error:
+        fail(f"--args: {error}")
     exact, wide = compiled.matches(tool, given), compiled.matches_wide(tool, given)
     if json_:
         say_json(
@@ -134,9 +136,10 @@ def diagram(
         if svg_folder is None:
             console.print(f"%% {name}\n{mermaid(machine)}", markup=False, highlight=False, soft_wrap=True)
             continue
-        svg_folder.mkdir(parents=True, exist_ok=True)
         target = svg_folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}.svg"
-        target.write_text(svg(machine))
+        with writing():
+            svg_folder.mkdir(parents=True, exist_ok=True)
+            target.write_text(svg(machine))
         say(f"wrote {target}")
 
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from gated.cli import timeline as timelines
 from gated.cli.logs import progressed
-from gated.cli.output import NO, Json, LogPath, colour, console, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, LogPath, colour, fail, run_async, say, say_json, table
 from gated.cli.running import kill, start
 from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
@@ -29,6 +29,7 @@ from gated.events import (
     ThreadId,
     TicketAnswered,
     TicketClosed,
+    TicketOpened,
     unseal,
 )
 from gated.shell.log.anchors import archived_states
@@ -84,7 +85,7 @@ def show(
     _print_head(view)
     for body in mine:
         for line in _story(body):
-            console.print(f"  {rfc3339(body.at)[11:23]}  {line}", highlight=False)
+            say(f"  {rfc3339(body.at)[11:23]}  {line}")
     _print_state(view)
 
 
@@ -159,6 +160,8 @@ def _story(body: Body) -> list[str]:
             case RunEnded():
                 note = "  [yellow]ungrounded[/]: none of the calls that its policy calls grounding" if decision.ungrounded else ""
                 lines.append(f"ended: {decision.status} {escape(decision.reason)}{note}")
+            case TicketOpened():
+                lines.append(f"ticket {decision.ticket} opened until {rfc3339(decision.expires_at)[:19]}Z")
             case TicketAnswered():
                 lines.append(f"ticket {decision.ticket} {decision.answer.decision} by {decision.answer.by}: {decision.state}")
             case TicketClosed():

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.logs import progressed
-from gated.cli.output import Json, LogPath, run_async, say, say_json, table
+from gated.cli.output import Json, LogPath, moment, run_async, say, say_json, table
 from gated.core.stats import Spread, Stats, Verdicts
 from gated.events import unseal
 from gated.shell.log.open import open_log
@@ -30,11 +30,13 @@ def stats(
 ) -> None:
     """Verdicts by decision, code, tool and agent; how long tools took and tickets waited; tickets that nobody answered."""
 
+    begin = moment("--since", since)
+
     async def work() -> Stats:
         found = Stats()
         async with open_log(log) as opened:
             async for _, record in progressed(opened, "counting"):
-                if (run is None or record.run == run) and (since is None or rfc3339(record.at) >= since):
+                if (run is None or record.run == run) and (begin is None or record.at >= begin):
                     found.feed(unseal(record))
         return found
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, Json, errors, fail, run_async, say_json
+from gated.cli.output import NO, Json, errors, fail, run_async, say_json, writing
 from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
 from gated.core.whatif import Compared, WhatIf
@@ -47,7 +47,8 @@ def suggest_policy(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        with writing():
+            out.write_text(text)
     _report(found, out)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gated.cli.logs import progressed
+from gated.cli.logs import progressed, threads_of
 from gated.cli.output import NO, Json, LogPath, run_async, say, say_json, table
 from gated.core.whatif import Compared, Tally, WhatIf
 from gated.shell.log.anchors import archived_states
@@ -47,7 +47,7 @@ def what_if(
         tally, changed = Tally(), list[Compared]()
         async with open_log(log) as opened:
             whatif = WhatIf(read_policy(policy), await archived_states(opened))
-            threads = {r.thread async for _, r in opened.read_all() if r.run == run} if run else None
+            threads = await threads_of(opened, run)
             async for _, record in progressed(opened, "deciding"):
                 if threads is not None and record.thread not in threads:
                     continue

@@ -147,7 +147,7 @@ async def _close_idle_lines(desk: Desk) -> None:
 
 
 async def _open(lines: Lines, desk: Desk) -> None:
-    until = time.monotonic() + WAIT_SECONDS
+    until, told = time.monotonic() + WAIT_SECONDS, ""
     while True:
         try:
             await lines.open(desk.board.stale)
@@ -156,6 +156,8 @@ async def _open(lines: Lines, desk: Desk) -> None:
         except NoAnswer as error:
             if time.monotonic() > until:
                 raise ConsoleError(str(error)) from error
-            log.info("waiting for the bus", why=str(error))
+            if told != str(error):  # twice a second would bury what matters
+                log.info("waiting for the bus", why=str(error))
+            told = str(error)
             await lines.close()
             await anyio.sleep(0.5)

@@ -81,8 +81,8 @@ class Replayer:
         except Unreadable as unreadable:
             self._skip(state, body, stored.hash, str(unreadable))
             return None
-        if derived is None or derived.hash != stored.hash:
-            return _compare(body, None if derived is None else unseal(derived))
+        if derived is None or (derived.body, derived.hash) != (stored.body, stored.hash):
+            return _compare(body, stored, derived)
         self._states[body.thread] = made.state
         self.records += 1
         return None
@@ -112,9 +112,12 @@ def replay(records: Iterable[Record], policies: Policies) -> Difference | None:
     return None
 
 
-def _compare(recorded: Body, derived: Body | None) -> Difference:
-    if derived is None:
+def _compare(recorded: Body, stored: Record, again: Record | None) -> Difference:
+    if again is None:
         return _difference(recorded, "decisions", _plain(recorded.decisions), "nothing is decided")
+    if again.body == stored.body:
+        return _difference(recorded, "hash", stored.hash, again.hash)
+    derived = unseal(again)
     for position, theirs in enumerate(recorded.decisions):
         ours = derived.decisions[position] if position < len(derived.decisions) else None
         if ours is None or encode(ours) != encode(theirs):

@@ -55,7 +55,7 @@ from gated.events.observations import (
     Score,
     Wanted,
 )
-from gated.events.record import GENESIS, VERSION, Body, Record, encode, kind_of, seal, unseal
+from gated.events.record import GENESIS, VERSION, Body, Record, UnsealError, encode, kind_of, seal, unseal
 
 __all__ = [
     "GENESIS",
@@ -117,6 +117,7 @@ __all__ = [
     "TicketOpened",
     "Touch",
     "UngatedExecution",
+    "UnsealError",
     "Value",
     "Wanted",
     "encode",

@@ -50,6 +50,10 @@ class Record(Struct, frozen=True):
     body: bytes
 
 
+class UnsealError(msgspec.ValidationError):
+    """A record's bytes are not what gated writes; the text says which record's."""
+
+
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Body)
 
@@ -71,5 +75,8 @@ def kind_of(observation: Observation) -> str:
 
 
 def unseal(record: Record) -> Body:
-    """The typed body of a record. Raises `msgspec.ValidationError` where the bytes are not of this version's shape."""
-    return _DECODER.decode(record.body)
+    """The typed body of a record. Raises `UnsealError` where the bytes are not of this version's shape."""
+    try:
+        return _DECODER.decode(record.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnsealError(f"record {record.seq} of thread `{record.thread}` cannot be read: {error}") from error

@@ -104,6 +104,79 @@ def test_a_changed_byte_and_a_cut_tail_are_found(log: Path, tmp_path: Path) -> N
     assert "record 3" in text
 
 
+def change(log: Path, old: str, new: str) -> None:
+    """Write other bytes into a log's records, and leave the hashes as they are."""
+    with sqlite3.connect(log) as connection:
+        connection.execute("drop trigger records_no_update")
+        connection.execute("update records set body = cast(replace(cast(body as text), ?, ?) as blob)", (old, new))
+    connection.close()
+
+
+def test_a_decision_changed_behind_its_hash_does_not_replay(log: Path) -> None:
+    change(log, '"decision":"deny"', '"decision":"allow"')
+    status, text, _ = gated("replay", log, "--json")
+    assert status == 1
+    difference = json.loads(text)["difference"]
+    assert (difference["seq"], difference["what"]) == (4, "call_decided")
+    assert (difference["recorded"]["decision"], difference["derived"]["decision"]) == ("allow", "deny")
+
+
+def test_a_hash_that_is_not_the_records_does_not_replay(log: Path) -> None:
+    with sqlite3.connect(log) as connection:
+        connection.execute("drop trigger records_no_update")
+        connection.execute("update records set hash = 'f' || substr(hash, 1, 63) where seq = 5")
+    connection.close()
+    status, text, _ = gated("replay", log, "--json")
+    assert status == 1
+    assert (json.loads(text)["difference"]["seq"], json.loads(text)["difference"]["what"]) == (5, "hash")
+
+
+@pytest.mark.parametrize("command", ["replay", "stats", "log ls", "runs ls"])
+def test_a_record_that_cannot_be_read_is_named(log: Path, command: str) -> None:
+    change(log, '"outcome":"deny"', '"outcome":"maybe"')
+    status, _, error = gated(*command.split(), log)
+    assert status == 2
+    assert error.startswith("error: record 4 of thread `r1` cannot be read: Invalid enum value 'maybe'")
+
+
+def test_a_run_that_the_log_does_not_have_is_no_success(log: Path, tmp_path: Path) -> None:
+    policy, out = tmp_path / "policy.yaml", tmp_path / "out.jsonl"
+    policy.write_text(POLICY)
+    for command in (("replay", log), ("what-if", log, "--policy", policy), ("log", "export", log, out)):
+        assert gated(*command, "--run", "nobody") == (1, "", "error: the log has no run `nobody`\n")
+    assert not out.exists()
+
+
+def test_an_export_never_writes_over_its_log(log: Path) -> None:
+    before = log.read_bytes()
+    status, _, error = gated("log", "export", log, log)
+    assert (status, log.read_bytes()) == (2, before)
+    assert "is the log itself" in error
+
+
+def test_what_cannot_be_written_is_named(log: Path, tmp_path: Path) -> None:
+    policy, target = tmp_path / "policy.yaml", tmp_path / "policy.yaml" / "out"
+    policy.write_text(POLICY)
+    for command in (
+        ("log", "export", log, target),
+        ("policy", "suggest", "--log", log, "--out", target),
+        ("policy", "barriers", "--log", log, "--svg", target),
+        ("policy", "init", "--template", "payments", target),
+    ):
+        status, _, error = gated(*command)
+        assert (status, error.startswith("error: cannot use `"), "Traceback" in error) == (2, True, False)
+
+
+@pytest.mark.parametrize(("text", "records"), [("1970-01-01T00:00:03Z", 2), ("1970-01-01T02:00:03+02:00", 2), ("1970-01-02", 0)])
+def test_since_is_a_time_and_not_a_text(log: Path, text: str, records: int) -> None:
+    assert len(json.loads(gated("log", "ls", log, "--since", text, "--json")[1])) == records
+    for command in (("log", "ls"), ("stats",)):
+        status, _, error = gated(*command, log, "--since", "yesterday")
+        assert status == 2
+        assert "`yesterday` is no time" in error
+    assert gated("log", "ls", log, "--decision", "denied")[0] == 2
+
+
 def test_an_export_replays_verifies_and_comes_back_byte_for_byte(log: Path, tmp_path: Path) -> None:
     out, back, again = tmp_path / "out.jsonl", tmp_path / "back.db", tmp_path / "again.jsonl"
     assert gated("log", "export", log, out)[0] == 0
@@ -129,6 +202,7 @@ def test_runs_and_records_as_people_read_them(log: Path) -> None:
     assert "dcbf.barrier" in text
     assert json.loads(gated("runs", "ls", log, "--json")[1])[0]["call_count"] == 2
     assert "deny" in gated("log", "ls", log, "--decision", "deny")[1]
+    assert [record["seq"] for record in json.loads(gated("log", "ls", log, "--limit", 1, "--json")[1])] == [5]
     assert json.loads(gated("log", "show", log, 2)[1])["seq"] == 2
     assert gated("log", "show", log, 99)[0] == 1
     assert gated("runs", "show", log, "nobody")[0] == 1
