@@ -136,7 +136,7 @@ def _selected(body: Body, run: str | None, agent: str | None, tool: str | None, 
 def _lines(position: int, body: Body) -> list[tuple[object, ...]]:
     """A record as rows: one for each thing it decided that people ask about."""
     rows: list[tuple[object, ...]] = []
-    head = (position, rfc3339(body.at)[:23], f"{body.thread}/{body.run}", body.seq, body.observation.by)
+    head = (position, rfc3339(body.at)[:19], f"{body.thread}/{body.run}", body.seq, body.observation.by)
     for decision in body.decisions:
         match decision:
             case CallDecided():

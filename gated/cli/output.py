@@ -38,7 +38,9 @@ def say_json(value: Any) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table that fits the terminal; what agents supplied is shown as text, never as markup."""
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(column, no_wrap=column in ("at", "opened"))  # half a time says nothing
     for row in rows:
         drawn.add_row(*(escape(str(cell)) for cell in row))
     console.print(drawn)

@@ -45,7 +45,7 @@ def run_scenarios(
     async def work() -> list[Result]:
         results: list[Result] = []
         for file in files:
-            for result in run_document(read_document(file), partial(_beside, file), seed, load_document, prepared):
+            for result in run_document(_scenarios(file), partial(_beside, file), seed, load_document, prepared):
                 results.append(msgspec.structs.replace(result, file=str(file)))
                 if json_:
                     say_json(results[-1])
@@ -59,6 +59,13 @@ def run_scenarios(
         say(f"{len(results) - failed} passed, {failed} failed")
     if failed:
         raise typer.Exit(NO)
+
+
+def _scenarios(file: Path) -> Document:
+    document = read_document(file)
+    if isinstance(document.data, dict) and "agents" in document.data and "scenarios" not in document.data:
+        fail(f"`{file}` is a policy, not a file of scenarios: `gated policy check {file}` looks at it")
+    return document
 
 
 def _beside(file: Path, name: str) -> Document:

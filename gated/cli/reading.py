@@ -13,9 +13,12 @@ from gated.shell.policies import load_document, read_document
 def document_of(path: Path) -> Document:
     """A policy file, or a folder of them as one."""
     try:
-        return read_document(path)
+        document = read_document(path)
     except DocumentError as error:
         fail(_whole(error))
+    if isinstance(document.data, dict) and "scenarios" in document.data and "agents" not in document.data:
+        fail(f"`{path}` holds scenarios, not a policy: `gated policy test {path}` runs them")
+    return document
 
 
 def compiled(document: Document) -> Policy:

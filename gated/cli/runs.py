@@ -67,6 +67,7 @@ def ls(log: LogPath, json_: Json = False) -> None:
         return
     columns = ("opened", "thread", "run", "agent", "status", "calls", "steps", "cost $", "task")
     fields = ("opened_at", "thread", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
+    views = [{**view, "opened_at": view["opened_at"][:19]} for view in views]
     table(columns, ([str(view[field] if view[field] is not None else "")[:40] for field in fields] for view in views))
 
 

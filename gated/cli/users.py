@@ -12,6 +12,7 @@ import typer
 from gated.cli.beside import users_file
 from gated.cli.output import CANNOT, Json, fail, say, say_json, table
 from gated.console.people import People, PeopleError, Person, hash_of, seal
+from gated.ingress import is_id
 
 app = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
 
@@ -51,6 +52,8 @@ def add(
     """Add a user. What they may answer is the policy's to say: its groups name them as `user:NAME`."""
     try:
         found = _people(data, users)
+        if not is_id(name):  # before a password is asked for
+            fail(f"`{name}` cannot be a name on the bus: use 1-128 of A-Z a-z 0-9 _ -")
         if found.find(name) is not None:
             raise PeopleError(f"there is a user `{name}` already: change the password with `gated users passwd`")
         if oidc:

@@ -11,10 +11,13 @@ from gated.strict_json import Path
 
 
 class DocumentError(GatedError, ValueError):
-    """A mistake in a file: `str()` is `file:line: message`. `others` are those found with it, in the order of the file."""
+    """A mistake in a file: `str()` is `file:line: message`, and of line 0, the file as such, `file: message`.
+
+    `others` are those found with it, in the order of the file.
+    """
 
     def __init__(self, file: str, line: int, message: str, others: tuple[DocumentError, ...] = ()) -> None:
-        super().__init__(f"{file}:{line}: {message}")
+        super().__init__(f"{file}:{line}: {message}" if line else f"{file}: {message}")
         self.file, self.line, self.message, self.others = file, line, message, others
 
 

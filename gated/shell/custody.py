@@ -15,12 +15,17 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from gated.core.redaction.vault import Vault
+from gated.errors import GatedError
 from gated.shell.keys import load_or_make, load_or_make_vault, load_or_make_verdict_signer
 from gated.shell.log.sealing import EVERY, Sealing
 from gated.shell.verdict_tokens import VerdictSigner
 
 ORIGIN: Final = "gated"  # the name that checkpoints are signed under
 REDACTION_KEY, SEAL_KEY, VERDICT_KEY = "redaction.key", "seal.key", "verdict.key"
+
+
+class CopiesError(GatedError):
+    """Checkpoints cannot be copied to where the settings say."""
 
 
 class Copies(Struct, frozen=True):
@@ -40,7 +45,9 @@ class Custody(Struct, frozen=True):
 
 
 def open_custody(folder: Path, copies: Copies, *, sign_verdicts: bool = False) -> Custody:
-    """The keys of a folder, made where they are missing. Raises `KeyFileError`."""
+    """The keys of a folder, made where they are missing. Raises `KeyFileError`, `CopiesError`."""
+    if copies.file is not None:
+        _try_to_append(copies.file)
     outlets = () if copies.show is None else (copies.show,)
     signer = load_or_make(folder / SEAL_KEY, ORIGIN)
     return Custody(
@@ -49,6 +56,14 @@ def open_custody(folder: Path, copies: Copies, *, sign_verdicts: bool = False) -
         copies.subject,
         load_or_make_verdict_signer(folder / VERDICT_KEY) if sign_verdicts else None,
     )
+
+
+def _try_to_append(path: Path) -> None:
+    """Now, and not at the first checkpoint, a thousand records from here."""
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise CopiesError(f"checkpoints cannot be appended to `{path}`: {error.strerror}") from error
 
 
 def publish_copies(custody: Custody, client: Client) -> None:

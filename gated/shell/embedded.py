@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -225,7 +226,10 @@ async def _ready(process: anyio.abc.Process, folder: Path, seconds: float) -> st
             await anyio.sleep(0.01)
     ended = process.returncode
     what = f"did not start within {seconds:g}s" if ended is None else f"ended with status {ended} before it was ready"
-    raise EmbeddedError(f"nats-server {what}; its last words: {await _last_words(folder) or 'none'} (folder `{folder}`)")
+    words = await _last_words(folder)
+    if taken := re.search(r"Error listening on port: \S*?(\d+), .*in use", words):
+        raise EmbeddedError(f"port {taken[1]} is in use: give the bus another with --port, or none and it takes a free one")
+    raise EmbeddedError(f"nats-server {what}; its last words: {words or 'none'} (folder `{folder}`)")
 
 
 async def _last_words(folder: Path) -> str:

@@ -22,7 +22,7 @@ def read_document(path: Path) -> Document:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in ENDINGS)
         if not files:
-            raise DocumentError(str(path), 1, f"the folder holds no policy: no file ends in {', '.join(ENDINGS)}")
+            raise DocumentError(str(path), 0, f"the folder holds no policy: no file ends in {', '.join(ENDINGS)}")
         return merge_documents([_read(file) for file in files], str(path))
     return _read(path)
 
@@ -31,7 +31,7 @@ def _read(path: Path) -> Document:
     try:
         return parse_document(path.read_bytes(), file=str(path))
     except OSError as error:
-        raise DocumentError(str(path), 1, f"cannot be read: {error.strerror}") from error
+        raise DocumentError(str(path), 0, f"cannot be read: {error.strerror}") from error
 
 
 def read_policy(path: Path) -> Policy:

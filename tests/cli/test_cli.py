@@ -25,6 +25,7 @@ from gated.events import (
     ThreadId,
     Wanted,
 )
+from gated.shell.custody import Copies, CopiesError, open_custody
 from gated.shell.log.sqlite import open_for_writing
 
 POLICY = "version: 1\nagents:\n  a: {allowed_tools: [Read, send_email], resource_budget: {max_calls: 9}}\n"
@@ -207,6 +208,25 @@ def test_runs_and_records_as_people_read_them(log: Path) -> None:
     assert gated("log", "show", log, 99)[0] == 1
     assert gated("runs", "show", log, "nobody")[0] == 1
     assert gated("replay", log.with_name("missing.db"))[0] == 2
+
+
+def test_a_file_of_the_other_kind_is_told_from_a_mistake(tmp_path: Path) -> None:
+    policy, scenarios = tmp_path / "policy.yaml", tmp_path / "scenarios.yaml"
+    policy.write_text(POLICY)
+    scenarios.write_text("policy: policy.yaml\nscenarios: []\n")
+    for command, file, instead in (("check", scenarios, "test"), ("test", policy, "check")):
+        status, _, error = gated("policy", command, file)
+        assert status == 2
+        assert f"gated policy {instead} {file}" in error
+    missing = tmp_path / "no.yaml"
+    assert gated("policy", "check", missing)[2] == f"error: {missing}: cannot be read: No such file or directory\n"
+
+
+def test_checkpoints_that_could_not_be_copied_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "checkpoints"
+    with pytest.raises(CopiesError, match=f"checkpoints cannot be appended to `{target}`: Not a directory"):
+        open_custody(tmp_path / "keys", Copies(file=target))
 
 
 def test_policy_check_names_file_and_line(tmp_path: Path) -> None:

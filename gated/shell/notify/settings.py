@@ -151,7 +151,7 @@ def read_settings(path: Path) -> NotifySettings:
     try:
         document = parse_document(path.read_bytes(), file=str(path))
     except OSError as error:
-        raise DocumentError(str(path), 1, f"cannot be read: {error.strerror}") from error
+        raise DocumentError(str(path), 0, f"cannot be read: {error.strerror}") from error
     return compile_settings(document, path.parent)
 
 
