@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS: Final = {
     "up": "daemon",
     "serve": "daemon",
-    "doctor": "daemon",
+    "doctor": "doctor",
     "runs": "runs",
     "tickets": "tickets",
     "cluster": "cluster",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -12,14 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import anyio
-import nats
 import structlog
 import typer
-from nats.errors import Error as NatsError
 
 from gated import wire
 from gated.cli import beside
-from gated.cli.output import CANNOT, NO, Json, fail, run_async, say, say_json
+from gated.cli.output import NO, fail, run_async, say
 from gated.console.people import People
 from gated.core.policy import Policy
 from gated.ingress import is_id
@@ -288,50 +285,3 @@ async def _work(settings: Settings, name: str) -> None:
     await run_until_told(
         worker(settings, policy, name), lambda: say(f"[bold]gated works[/]  cluster {settings.url}  worker {name}")
     )
-
-
-async def ask(data: Path, verb: str, question: dict[str, Any]) -> Any:
-    """Ask the gate that runs with a folder. Ends the command with its error where there is none."""
-    try:
-        bus = json.loads(await anyio.Path(data / "bus" / "bus.json").read_text())
-        login = "operator:local"
-        client = await nats.connect(
-            bus["url"],
-            user=login,
-            password=bus["users"][login],
-            inbox_prefix=inbox_prefix("operator", "local"),
-            allow_reconnect=False,
-            connect_timeout=2,
-        )
-    except FileNotFoundError:
-        fail(f"no gate runs with the folder `{data}`: start one with `gated up`, or name its folder with --data", CANNOT)
-    except (OSError, KeyError, NatsError, TimeoutError) as error:
-        fail(f"no gate answers for the folder `{data}`: {error or type(error).__name__}; start one with `gated up`", CANNOT)
-    try:
-        answer = await client.request(f"{wire.PREFIX}.api.{verb}", json.dumps(question).encode(), timeout=5)
-    except (NatsError, TimeoutError) as error:
-        fail(f"the gate does not answer `{verb}`: {error}", NO)
-    finally:
-        await client.close()
-    if answer.headers and "Nats-Service-Error" in answer.headers:
-        fail(answer.headers["Nats-Service-Error"], NO)
-    return json.loads(answer.data)
-
-
-@app.command(epilog="Example: gated doctor --data .gated")
-def doctor(data: Data = Path(".gated"), json_: Json = False) -> None:
-    """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
-    health = run_async(lambda: ask(data, "health", {}))
-    if json_:
-        say_json(health)
-    else:
-        say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
-        say(f"{health['records']} records, {health['verdicts']} verdicts since the start")
-        say(f"{health['waiting']} inputs waiting, {health['threads']} threads in memory")
-        for key in ("why", "reload_failed"):
-            if health[key]:
-                say(f"[red]{health[key]}[/]")
-        if not health["agents"]:
-            say("[yellow]the policy has no agents: every call is denied[/]")
-    if not health["ok"]:
-        raise typer.Exit(NO)

@@ -17,6 +17,7 @@ from gated.core.chain import Damage, merkle_root
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
 from gated.shell.custody import verifier_keys
+from gated.shell.log import LogDamaged
 from gated.shell.log.anchors import anchors_of
 from gated.shell.log.open import Readable, open_log
 
@@ -59,8 +60,11 @@ def verify(
     start = None if since is None else _last(since, _kept(since, keys))
 
     async def work() -> Verified:
-        async with open_log(log) as opened:
-            return await _verified(opened, keys, kept, start)
+        try:
+            async with open_log(log) as opened:
+                return await _verified(opened, keys, kept, start)
+        except LogDamaged as error:  # not even readable as what it was
+            return _unreadable(error)
 
     found: Verified = run_async(work)
     if json_:
@@ -100,6 +104,11 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
         archived=checker.chain.archived,
         damage=damage,
     )
+
+
+def _unreadable(error: LogDamaged) -> Verified:
+    damage = Damage(error.position, "", 0, error.why)
+    return Verified(ok=False, records=0, threads=0, root="", checkpoints=0, unverified=0, archived=0, damage=damage)
 
 
 def _print(found: Verified) -> None:

@@ -132,3 +132,12 @@ def test_a_false_signature_is_refused(folder: Path) -> None:
     status, _, error = gated("verify", folder / "log.db", "--checkpoint", folder / "elsewhere")
     assert status == 2
     assert "does not fit" in error
+
+
+def test_a_file_that_is_damaged_on_the_disk_is_called_damaged(folder: Path) -> None:
+    path = folder / "log.db"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:100] + bytes(len(raw) - 100))
+    status, text, error = gated("verify", path)
+    assert (status, error) == (1, "")
+    assert text.startswith("damaged: ")

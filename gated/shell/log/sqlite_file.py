@@ -80,15 +80,18 @@ def connect(path: Path) -> tuple[sqlite3.Connection, int]:
 
 def _check_version(path: Path, connection: sqlite3.Connection) -> None:
     """Before anything is written."""
-    if not connection.execute("select 1 from sqlite_schema where name = 'meta'").fetchall():
+    tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table' order by name")]
+    if not tables:
         return
+    if "meta" not in tables or "records" not in tables:
+        raise LogUnavailable(f"`{path}` is no log of gated but a database with the table `{tables[0]}`: name another file")
     version = connection.execute("select value from meta where key = 'version'").fetchall()[0][0]
     if version != str(SCHEMA_VERSION):
         raise LogUnavailable(f"`{path}` is of version {version}, this gated writes version {SCHEMA_VERSION}")
 
 
 async def connect_reader(path: Path) -> aiosqlite.Connection:
-    """A connection that can only read. Raises `LogUnavailable`."""
+    """A connection that can only read. Raises `LogUnavailable`, `LogDamaged`."""
     uri = f"file:{quote(str(path))}?mode=ro"
     try:
         try:
@@ -99,6 +102,8 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
             # on a medium where the side files of WAL cannot be made, nobody writes either
             return await _looked_into(uri + "&immutable=1")
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+            raise LogDamaged(0, f"`{path}` is damaged: {error}") from error
         raise LogUnavailable(f"`{path}` is not a log of gated: {error}") from error
 
 

@@ -304,6 +304,18 @@ async def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path: Path, conte
     assert path.read_bytes() == content
 
 
+async def test_somebody_elses_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with sqlite3.connect(path) as hand:
+        hand.execute("create table theirs (x)")
+    hand.close()
+    with pytest.raises(LogUnavailable, match="is no log of gated but a database with the table `theirs`"):
+        await open_for_writing(path)
+    with sqlite3.connect(path) as hand:
+        assert [name for (name,) in hand.execute("select name from sqlite_schema")] == ["theirs"]
+    hand.close()
+
+
 async def test_a_log_of_another_version_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     await filled(path)

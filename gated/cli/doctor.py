@@ -1,0 +1,38 @@
+"""`gated doctor`: asking a running gate how it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from gated.cli.operator import Creds, Data, Name, Nats, Password, Place, at_bus
+from gated.cli.output import NO, Json, say, say_json
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: gated doctor --data .gated")
+def doctor(
+    data: Data = Path(".gated"),
+    nats_url: Nats = None,
+    name: Name = "local",
+    password: Password = None,
+    creds: Creds = None,
+    json_: Json = False,
+) -> None:
+    """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
+    health = at_bus(Place(name, data, nats_url, password, creds), lambda operator: operator.ask("health"))
+    if json_:
+        say_json(health)
+    else:
+        say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
+        say(f"{health['records']} records, {health['verdicts']} verdicts since the start")
+        say(f"{health['waiting']} inputs waiting, {health['threads']} threads in memory")
+        for key in ("why", "reload_failed"):
+            if health[key]:
+                say(f"[red]{health[key]}[/]")
+        if not health["agents"]:
+            say("[yellow]the policy has no agents: every call is denied[/]")
+    if not health["ok"]:
+        raise typer.Exit(NO)
