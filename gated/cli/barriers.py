@@ -10,9 +10,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
 from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
+from gated.cli.progress import progressed
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
 from gated.shell.log.anchors import archived_states

@@ -19,10 +19,10 @@ from rich.progress import Progress
 
 from gated import cloudevents
 from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, run_async, say, say_json, table
+from gated.cli.progress import progressed
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
 from gated.shell.custody import Copies, keys_beside, open_custody
-from gated.shell.log import Positioned
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
 from gated.shell.log.jsonl import Imported, export_lines, import_export
@@ -50,16 +50,6 @@ Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
 Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
 DecisionOption = Annotated[Verdict | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
 Since = Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")]
-
-
-async def progressed(log: Readable, what: str) -> AsyncIterator[Positioned]:
-    """All records, with a bar on standard error where a person looks."""
-    total = await log.head()
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        async for found in log.read_all():
-            progress.advance(task)
-            yield found
 
 
 async def threads_of(log: Readable, run: str | None) -> set[ThreadId] | None:

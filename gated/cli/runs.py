@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 
 from gated.cli import timeline as timelines
-from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, LogPath, colour, fail, run_async, say, say_json, table
+from gated.cli.progress import progressed
 from gated.cli.running import kill, start
 from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.logs import progressed
 from gated.cli.output import Json, LogPath, moment, run_async, say, say_json, table
+from gated.cli.progress import progressed
 from gated.core.stats import Spread, Stats, Verdicts
 from gated.events import unseal
 from gated.shell.log.open import open_log

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, console, errors, fail, run_async, say, say_json, table
+from gated.cli.progress import progressed
 from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train

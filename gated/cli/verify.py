@@ -11,8 +11,8 @@ import typer
 from msgspec import Struct
 from rich.markup import escape
 
-from gated.cli.logs import progressed
 from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json, some
+from gated.cli.progress import progressed
 from gated.core.chain import Damage, merkle_root
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note

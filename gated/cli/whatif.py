@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gated.cli.logs import progressed, threads_of
+from gated.cli.logs import threads_of
 from gated.cli.output import NO, Json, LogPath, run_async, say, say_json, table
+from gated.cli.progress import progressed
 from gated.core.whatif import Compared, Tally, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log

@@ -17,8 +17,8 @@ from gated.core.pipeline import source_of
 from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
-from gated.core.verdicts import Judged, Plea, Refused
-from gated.events import AgentId, CallDecided, CallId, Finding, IntentsReceived, RunId, RunOpened, Wanted
+from gated.core.verdicts import Judged, Plea, Refused, denied
+from gated.events import AgentId, CallDecided, CallId, IntentsReceived, RunId, RunOpened, Wanted
 
 
 class _Everywhere(Mapping[str, Policy]):
@@ -97,14 +97,14 @@ def decide_call(
     if barred is None and agent not in turn.policy.agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
-        return Judged(plea, _denial(plea, *barred))
+        return Judged(plea, denied(plea, *barred))
     if lifted:
         return calls.judge_again(turn, plea, lifted)
     judged = calls.judge(turn, plea)
     if isinstance(judged, Judged):
         return judged
     code, reason = (judged.code, judged.reason) if isinstance(judged, Refused) else ("ingress.id_conflict", "the call is known")
-    return Judged(plea, _denial(plea, code, reason))
+    return Judged(plea, denied(plea, code, reason))
 
 
 def opened(registry: Registry, state: ThreadState, run_id: RunId, agent: AgentId, at: int) -> ThreadState:
@@ -121,21 +121,6 @@ def decide_atomic(
     turn = Turn(registry, state, run_id, at)
     batches.receive_atomic(turn, intents)
     return {decision.call: decision for decision in turn.decisions if isinstance(decision, CallDecided)}
-
-
-def _denial(plea: Plea, code: str, reason: str) -> CallDecided:
-    stage = code.partition(".")[0]
-    return CallDecided(
-        call=plea.id,
-        tool=plea.tool,
-        args_sha256=plea.args_sha256,
-        decision="deny",
-        stage=stage,
-        code=code,
-        reason=reason,
-        findings=(Finding(stage, "deny", code, reason),),
-        checks_failed=(stage,),
-    )
 
 
 def sources(judged: Judged) -> frozenset[str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from anyio.from_thread import start_blocking_portal
 
 from cli.test_cli import gated
@@ -122,7 +121,6 @@ def test_watching_without_a_terminal_is_a_line_for_everything(tmp_path: Path) ->
         watch.kill()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the board needs a POSIX terminal")
 def test_watching_on_a_terminal_and_answering_by_key(tmp_path: Path) -> None:
     with asked(tmp_path, 1, 2) as (ids, became):
         mine, theirs = pty.openpty()

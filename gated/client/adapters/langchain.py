@@ -50,7 +50,7 @@ class GatedTool(BaseTool):
     wait: Wait = False
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a gated tool runs through `run` and `arun`")
+        raise TypeError("a gated tool does not run past its gate: use `invoke`, `run` or their async forms")
 
     async def arun(self, tool_input: Any, *args: Any, tool_call_id: str | None = None, **kwargs: Any) -> Any:
         run: Run = self.gate_run
