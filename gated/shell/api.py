@@ -75,12 +75,13 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
     async def tickets_page(asked: dict[str, Any]) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""
         found, after = _Page(), _number(asked, "after")
+        searched = runs.open_tickets.complete  # asked first: what is found while the lines are read is not on this page
         for ticket, place in runs.open_tickets.after(after):
             line = await _line(runs, ticket)
             if line is not None and not found.takes(line):
                 break
             after = place.number
-        return {"tickets": found.items, "after": after, "complete": not found.full and runs.open_tickets.complete}
+        return {"tickets": found.items, "after": after, "complete": not found.full and searched}
 
     async def tickets_show(asked: dict[str, Any]) -> Any:
         """The lines of the tickets that are named and open."""

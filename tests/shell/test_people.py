@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 from nats.aio.client import Client
 
 from gated import wire
-from gated.events import Sender
+from gated.core.state import ThreadState
+from gated.events import Sender, ThreadId
 from shell.live import agent, daemon_on, ears, gate, intents, server, tell, write_policy
 
 ANA, BOB = Sender("approver", "ana"), Sender("approver", "bob")
@@ -72,6 +74,7 @@ async def test_open_tickets_are_listed_again_after_a_restart_and_in_pages(tmp_pa
         async with daemon_on(bus, tmp_path), bus.user("approver", "ana") as ana:
             page = await ask(ana, "tickets.page")
             while not page["complete"]:
+                await anyio.sleep(0.01)
                 page = await ask(ana, "tickets.page")
             assert sorted(line["run"] for line in page["tickets"]) == ["r0", "r1", "r2"]
             assert {line["preview"] for line in page["tickets"]} == {'{"amount":0}', '{"amount":1}', '{"amount":2}'}
@@ -79,6 +82,27 @@ async def test_open_tickets_are_listed_again_after_a_restart_and_in_pages(tmp_pa
             assert shown["tickets"] == page["tickets"][:1]
             rest = await ask(ana, "tickets.page", after=page["after"])
             assert rest["tickets"] == []
+
+
+async def test_a_page_is_not_complete_where_a_ticket_was_found_while_it_was_made(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.user("agent", "payer") as payer, live.bus.user("approver", "ana") as ana:
+        for number in range(2):
+            await open_one(payer, f"r{number}", number)
+        known = live.daemon.runs.open_tickets
+        late = known._places.popitem()
+        known.search_later(late[1].thread, late[1].run)
+        look = live.daemon.runs.threads.look
+
+        async def looks_while_the_search_ends(thread: ThreadId) -> ThreadState:
+            state = await look(thread)
+            await known.search(look)
+            return state
+
+        live.daemon.runs.threads.look = looks_while_the_search_ends  # type: ignore[method-assign]
+        page = await ask(ana, "tickets.page")
+        assert ([line["run"] for line in page["tickets"]], page["complete"]) == (["r0"], False)
+        rest = await ask(ana, "tickets.page", after=page["after"])
+        assert ([line["run"] for line in rest["tickets"]], rest["complete"]) == (["r1"], True)
 
 
 async def test_the_log_is_read_in_pages_by_who_may(tmp_path: Path) -> None:
