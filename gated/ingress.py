@@ -17,6 +17,7 @@ ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 END: Final = r"$(?!\n)"  # the end, for patterns that are searched: a bare `$` also matches before a last line break
 ID_PATTERN: Final = f"^{ID.pattern}{END}"
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+TOOL_PATTERN: Final = f"^{TOOL.pattern}{END}"
 
 _FIELDS: Final = frozenset({"id", "tool", "args", "parent", "cost_usd"})
 

@@ -159,7 +159,7 @@ def bounds(turn: Turn, plea: Plea) -> Judged | None:
     if len(run.in_flight) >= limits.max_in_flight:
         return _too_many_in_flight(turn.profile, limits.max_in_flight, plea)
     hops = turn.profile.ceilings.max_hops
-    if hops is not None and run.hop_count >= hops and not turn.profile.observed:
+    if hops is not None and run.hop_count >= hops and not turn.profile.ceilings_watched:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
         return Judged(plea, denied(plea, "ceilings.hops", summary, skipped=_enabled(turn.profile)), ends=ends)
@@ -208,7 +208,7 @@ def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
     profile = turn.profile
     limit = profile.ceilings.max_retries
     verdict = replace(denied(plea, "ingress.schema", reason, skipped=_enabled(profile)), misfit=True)
-    if limit is None or profile.observed or turn.run.retry_count + 1 < limit:
+    if limit is None or profile.ceilings_watched or turn.run.retry_count + 1 < limit:
         return Judged(plea, verdict)
     summary = ceilings.retries_summary(reason)
     return Judged(plea, verdict, ends=RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary))
@@ -274,7 +274,7 @@ def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.Semant
 
 def _watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
     limit = profile.ceilings.max_hops
-    if not profile.observed or limit is None or hops < limit:
+    if not profile.ceilings_watched or limit is None or hops < limit:
         return ()
     return (Finding("ceilings", "deny", "ceilings.hops", ceilings.hops_summary(limit), authoritative=False),)
 

@@ -174,7 +174,7 @@ def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached
     run, profile = turn.run, turn.profile
     if run.end or profile.observed:
         return
-    limit = profile.ceilings.max_retries
+    limit = None if profile.ceilings_watched else profile.ceilings.max_retries
     if status == "error" and limit is not None and run.retry_count >= limit:
         turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=ceilings.retries_summary(summary)))
     elif breached and contracts.fails_run(profile.contracts, breached, tool):

@@ -24,7 +24,7 @@ from gated.core.order.patterns import compile_pattern
 from gated.core.order.touching import MachineSet
 from gated.core.policy_file import STAGES, AgentEntry, PolicyEntry, ToolEntry, Watchable
 from gated.core.redaction.redactor import Redactor, compile_redactor
-from gated.core.scope import compile_scope, undeclared
+from gated.core.scope import SelectorError, compile_scope, undeclared
 from gated.core.stages import breaker, ceilings, contracts, dcbf, dfa, lifecycle, privilege, semantic
 from gated.documents import Document, DocumentError, decode, parse_document
 from gated.events import AgentId
@@ -39,6 +39,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     name: AgentId
     owner: str | None
     observed: bool
+    ceilings_watched: bool  # its ceilings are only observed
     stages: tuple[tuple[Watchable, bool], ...]
     operator_opens: bool
     max_open: int | None
@@ -178,6 +179,8 @@ class _Compiler:
             return compile(*args)
         except DocumentError:
             raise
+        except SelectorError as error:
+            raise _error(self._document, error.path, str(error)) from error
         except MachineError as error:
             raise _error(self._document, (*path, *error.path), str(error)) from error
         except ValueError as error:
@@ -206,6 +209,7 @@ class _Compiler:
             name=name,
             owner=entry.owner,
             observed=observed,
+            ceilings_watched=observed or entry.modes.get("ceilings") == "observe",
             stages=tuple((s, observed or entry.modes.get(s) == "observe") for s in enabled),
             operator_opens=entry.runs.opened_by == "operator",
             max_open=entry.runs.max_open,

@@ -12,16 +12,17 @@ from gated.core.order.machines import Continuation, MachineEntry
 from gated.core.redaction.redactor import RedactEntry
 from gated.core.scope import DataScope, Resources
 from gated.core.stages import breaker, ceilings, contracts, dfa, lifecycle, privilege, semantic
+from gated.core.names import Name, ToolName
 from gated.events import AgentId
-from gated.ingress import END, ID, ID_PATTERN
+from gated.ingress import END, ID
 
 StageName = Literal["privilege", "dfa", "order", "contracts", "dcbf", "semantic"]
-Watchable = Literal["breaker"] | StageName  # what `modes` may name: the breaker is on where it is configured
+Watchable = Literal["breaker"] | StageName  # the breaker is on where it is configured
+Observable = Literal["ceilings"] | Watchable  # what `modes` may name
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)  # in pipeline order
 Mode = Literal["enforce", "observe"]
 Duration = str | int
 
-Name = Annotated[str, Meta(pattern=ID_PATTERN)]
 DEFAULT_TIMEOUT: Final = "15m"
 
 
@@ -49,7 +50,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     role: str | None = None
     owner: Name | None = None
     mode: Mode = "enforce"
-    modes: dict[Watchable, Mode] = {}
+    modes: dict[Observable, Mode] = {}
     checks: tuple[StageName, ...] = STAGES
     runs: lifecycle.RunsEntry = lifecycle.RunsEntry()
     outcomes_from: Annotated[str, Meta(pattern=f"^(agent|runner:{ID.pattern}){END}")] = "agent"
@@ -60,7 +61,7 @@ class AgentEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     resource_budget: privilege.BudgetEntry = privilege.BudgetEntry()
     dfa: dfa.DfaEntry = dfa.DfaEntry()
     ceilings: ceilings.CeilingsEntry = ceilings.CeilingsEntry()
-    grounding: tuple[str, ...] | None = None
+    grounding: tuple[ToolName, ...] | None = None
     breaker: breaker.Wish = None
     dcbf: DcbfEntry = DcbfEntry()
     machines: tuple[str | MachineEntry, ...] | None = None
@@ -81,7 +82,7 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     limits: lifecycle.LimitsEntry = lifecycle.LimitsEntry()
     redact: RedactEntry = RedactEntry()
     agents: dict[Name, AgentEntry] = {}
-    tools: dict[str, ToolEntry] = {}
+    tools: dict[ToolName, ToolEntry] = {}
     machines: tuple[MachineEntry, ...] = ()
     continuation: Continuation = Continuation()
     contracts: tuple[contracts.ContractEntry, ...] = ()

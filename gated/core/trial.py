@@ -49,7 +49,7 @@ def observed(policy: Policy) -> Policy:
 
 
 def _observed(profile: Profile) -> Profile:
-    return replace(profile, observed=True, stages=tuple((stage, True) for stage, _ in profile.stages))
+    return replace(profile, observed=True, ceilings_watched=True, stages=tuple((stage, True) for stage, _ in profile.stages))
 
 
 def only(policy: Policy, agent: AgentId, stage: str) -> Policy:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gated.documents.document import Document, DocumentError
 from gated.strict_json import Path, path_text
@@ -137,9 +137,17 @@ def _explain(value: Any, kind: Any, path: Path, said: str) -> str:
     if choices and (only_choices or said.startswith("Invalid enum value")):
         wanted = " or ".join(f"`{choice}`" for choice in choices)
         return f"{subject} wants {wanted}, not `{shown}`{_suggest(value, (c for c in choices if isinstance(c, str)))}"
+    if "matching regex" in said and (words := _words(kind)) is not None:
+        return f"{subject} wants {words}; not `{shown}`"
     if match := _WRONG_TYPE.fullmatch(said):
         return f"{subject} wants {_wanted(match[1])}{match[2]}, not `{shown}`"
     return f"{subject}: {said[:1].lower()}{said[1:]} (found `{shown}`)"
+
+
+def _words(kind: Any) -> str | None:
+    """What a type that takes a pattern calls itself."""
+    found = [meta.description for meta in get_args(kind)[1:] if isinstance(meta, Meta)] if get_origin(kind) is Annotated else []
+    return next(iter(found), None)
 
 
 def _wanted(names: str) -> str:

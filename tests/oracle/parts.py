@@ -146,7 +146,8 @@ def _observe(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[st
     if dice.one_in(4):
         made["mode"] = "observe"
     else:
-        made["modes"] = dict.fromkeys(dice.some((*stages, *(["breaker"] if "breaker" in flags else [])), 1, 2), "observe")
+        optional = [stage for stage in ("breaker", "ceilings") if stage in flags]
+        made["modes"] = dict.fromkeys(dice.some((*stages, *optional), 1, 2), "observe")
 
 
 def _breaker(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[str]) -> None:

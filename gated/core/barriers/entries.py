@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from gated.core.names import ToolName
+
 DEFAULT_PAIRS: Final = (
     ("sql_query", "http_request"),
     ("file_read", "send_email"),
@@ -22,14 +24,14 @@ Share = Annotated[float, Meta(ge=0)] | Annotated[int, Meta(ge=0)]
 class SafetyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     margin: Amount = 0.1
     window: Annotated[int, Meta(ge=2, le=1000)] = 5
-    pairs: tuple[tuple[str, str], ...] = DEFAULT_PAIRS
+    pairs: tuple[tuple[ToolName, ToolName], ...] = DEFAULT_PAIRS
     scope: Scope = "run"
 
 
 class PrivacyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     budget: Amount = 0.5
-    per_call: Amount = 0.2
-    tools: tuple[str, ...] | None = None
+    per_call: Share = 0.2
+    tools: tuple[ToolName, ...] | None = None
     scope: Scope = "run"
 
 
@@ -53,8 +55,8 @@ class StabilityEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class CounterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    tools: tuple[str, ...]
-    per_call: Amount
+    tools: tuple[ToolName, ...]
+    per_call: Share
     budget: Amount
 
 

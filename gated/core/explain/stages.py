@@ -61,7 +61,7 @@ def _before(case: Case, draft: Draft) -> list[StageReport]:
     else:
         over = turn.run.hop_count >= hops
         finding = (Finding("ceilings", "deny", "ceilings.hops", ceilings.hops_summary(hops)),) if over else ()
-        reports.append(_report("ceilings", finding, turn.profile.observed))
+        reports.append(_report("ceilings", finding, turn.profile.ceilings_watched))
     misfit = calls.schema_misfit(turn.policy, turn.run.tools, draft.plea.tool, draft.plea.args)
     reports.insert(0, _report("ingress", () if misfit is None else (Finding("ingress", "deny", "ingress.schema", misfit),)))
     return reports

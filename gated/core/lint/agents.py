@@ -120,7 +120,8 @@ def _switched_off(subject: Subject, name: str, stages: dict[str, bool]) -> Itera
             if stage not in stages and key in own:
                 yield Advice(("agents", name, key), f"`{key}` does nothing: the stage {stage} is not among the `checks`")
     for stage in own.get("modes") or {}:
-        if stage not in stages:
+        on = bool(subject.setting(name, "ceilings")) if stage == "ceilings" else stage in stages
+        if not on:
             yield Advice(("agents", name, "modes", stage), f"the stage {stage} is not on: there is nothing to observe")
     for stage, watched in stages.items():
         if watched and subject.policy.entry.mode == "enforce":

@@ -27,6 +27,16 @@ _CLIMBS: Final = re.compile(r"(?:\A|[/\\])\s*\.\.\s*(?:[/\\]|\Z)")
 _IS_TEXT: Final = re.compile(r"[\s@]")
 
 
+class SelectorError(ScopeError):
+    """A selector that cannot be read; `path` leads to it in the policy."""
+
+    def __init__(self, tool: str, text: str) -> None:
+        super().__init__(
+            f"`{text}` is no selector; write names joined by dots, `[*]` or `[0]` for elements of a list, `*` for any key"
+        )
+        self.path = ("tools", tool, "resources", "args", text)
+
+
 class Selector:
     """A node of the tree of a tool's selectors; `kind` is what the selector that ends here declares."""
 
@@ -62,10 +72,7 @@ def compile_selectors(tool: str, args: Mapping[str, Kind]) -> Selector:
                 break
             node, end = node.grow(step), step.end()
         if end != len(text) or node is root:
-            raise ScopeError(
-                f"tools.{tool}.resources.args: `{text}` is no selector; write names joined by dots, `[*]` or `[0]` for"
-                " elements of a list, `*` for any key"
-            )
+            raise SelectorError(tool, text)
         node.kind = kind
     return root
 

@@ -38,7 +38,11 @@ def retries_summary(error: str) -> str:
 
 
 class SchemaError(ValueError):
-    """A tool's schema in the policy is not a valid JSON Schema, or reaches outside itself."""
+    """A tool's schema in the policy is not a valid JSON Schema, or reaches outside itself; `path` leads to it in the schema."""
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class ArgumentSchema:
@@ -50,7 +54,9 @@ class ArgumentSchema:
         try:
             self._validator = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse, pattern_options=_LINEAR)
             self._masked = jsonschema_rs.Draft202012Validator(schema, mask=MASK, retriever=_refuse, pattern_options=_LINEAR)
-        except (ValueError, jsonschema_rs.ValidationError) as error:
+        except jsonschema_rs.ValidationError as error:
+            raise SchemaError(error.message, *error.instance_path) from error
+        except ValueError as error:
             raise SchemaError(str(error)) from error
 
     def misfit(self, args: Mapping[str, Any]) -> str | None:

@@ -64,6 +64,10 @@ class Steps(Struct, frozen=True):
 
 
 def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: bool) -> DfaRules:
+    """Raises `ValueError` for an edge that is both added and removed."""
+    both = next((edge for edge in entry.add if edge in entry.remove), None)
+    if both is not None:
+        raise ValueError(f"the edge `{both[0]} -> {both[1]}` is added and removed: leave one of them out")
     edges = [edge for edge in EDGES if edge not in entry.remove] + list(entry.add)
     paths = {phase: path for phase in Phase if (path := _shortest(edges, phase)) is not None}
     return DfaRules(

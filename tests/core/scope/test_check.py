@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gated.core.scope import DataScope, Resources, Scope, ScopeError, ScopeFinding, compile_scope
+from gated.core.scope import DataScope, Resources, Scope, ScopeError, ScopeFinding, SelectorError, compile_scope
 
 ANALYST = DataScope(
     allowed_databases=["analytics"],
@@ -429,8 +429,9 @@ def test_what_could_never_mean_what_it_says_is_an_error(scope: DataScope, said: 
 
 
 def test_a_bad_selector_names_its_tool() -> None:
-    with pytest.raises(ScopeError, match=r"tools\.f\.resources\.args: `a\.\.b`"):
+    with pytest.raises(SelectorError, match=r"`a\.\.b` is no selector") as caught:
         compile_scope(None, {"f": Resources(args={"a..b": "path"})})
+    assert caught.value.path == ("tools", "f", "resources", "args", "a..b")
 
 
 def test_a_compiled_scope_is_reused() -> None:

@@ -1,0 +1,17 @@
+"""The names that a policy file may give: to agents and people, and to tools. A name that nobody can have is a load error.
+
+Where a policy wants the name of a tool, a pattern would count, pair or ground nothing, in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from gated.ingress import ID_PATTERN, TOOL_PATTERN
+
+Name = Annotated[str, Meta(pattern=ID_PATTERN, description="a name: 1 to 128 of A-Z a-z 0-9 _ -")]
+ToolName = Annotated[
+    str, Meta(pattern=TOOL_PATTERN, description="the name of one tool: 1 to 128 of A-Z a-z 0-9 _ . : / -, no pattern")
+]
