@@ -8,11 +8,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gated.core import approval_rules
 from gated.core.barriers.entries import DcbfEntry
+from gated.core.names import Name, ToolName
 from gated.core.order.machines import Continuation, MachineEntry
 from gated.core.redaction.redactor import RedactEntry
 from gated.core.scope import DataScope, Resources
 from gated.core.stages import breaker, ceilings, contracts, dfa, lifecycle, privilege, semantic
-from gated.core.names import Name, ToolName
 from gated.events import AgentId
 from gated.ingress import END, ID
 
