@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import Struct
 
 from gated import wire
+from gated.events import Body
+
+RECORD: Final = "Record"
 
 _IN: Final = {
     "agent": "what an agent says for its run",
@@ -20,8 +24,11 @@ _IN: Final = {
 def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
     """The whole contract: channels are subjects, with their parameters; every message has its JSON Schema."""
     inbound, outbound = get_args(wire.Inbound), get_args(wire.Outbound)
-    kinds: list[type[Struct]] = [*inbound, *outbound, wire.TicketMessage]
-    _, schemas = msgspec.json.schema_components([*kinds, wire.WantedCall], ref_template="#/components/schemas/{name}")
+    kinds: list[type[Struct]] = [*inbound, *outbound, wire.TicketMessage, wire.RecordOmitted]
+    _, schemas = msgspec.json.schema_components([*kinds, wire.WantedCall, Body], ref_template="#/components/schemas/{name}")
+    for kind in (*outbound, wire.TicketMessage):
+        _say_what_is_always_there(kind, schemas)
+    schemas[RECORD] = _record_schema(schemas.pop(Body.__name__))
     channels: dict[str, Any] = {
         f"in_{role}": _channel(f"{prefix}.in.{{thread}}.{{run}}.{role}.{{name}}", wire.SENDERS[role], text)
         for role, text in _IN.items()
@@ -33,6 +40,8 @@ def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
             address, told, f"why a message of the {role} was not taken, or what it was answered before"
         )
     channels["tickets"] = _channel(f"{prefix}.tickets.{{thread}}.{{run}}", (wire.TicketMessage,), "the life of tickets")
+    channels["events"] = _channel(f"{prefix}.events.{{thread}}.{{run}}", (wire.RecordOmitted,), "the records of the log")
+    channels["events"]["messages"][RECORD] = {"$ref": f"#/components/messages/{RECORD}"}
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "gated", "version": "1", "description": "Tool intents in, verdicts out. Ids are [A-Za-z0-9_-]{1,128}."},
@@ -43,10 +52,26 @@ def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
             for name in channels
         },
         "components": {
-            "messages": {kind.__name__: _message(kind) for kind in kinds},
+            "messages": {
+                **{kind.__name__: _message(kind) for kind in kinds},
+                RECORD: {"summary": "One observation and what was decided of it.", "payload": _reference(RECORD)},
+            },
             "schemas": schemas,
         },
     }
+
+
+def _say_what_is_always_there(kind: type[Struct], schemas: dict[str, Any]) -> None:
+    """A field whose default is made anew is written out in every message, so a reader may rely on it."""
+    known = msgspec.structs.fields(kind)
+    written = [field.encode_name for field in known if callable(field.default_factory)]
+    schemas[kind.__name__]["required"] += written
+
+
+def _record_schema(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of the log is its body, and the hash of that. Policies and logs of later versions have more fields."""
+    said = {"type": "string", "description": "SHA-256, in hex, of this object without `hash`: compact JSON, keys sorted"}
+    return {**body, "title": RECORD, "properties": {**body["properties"], "hash": said}, "required": [*body["required"], "hash"]}
 
 
 def _channel(address: str, kinds: tuple[type[Struct], ...], text: str) -> dict[str, Any]:
@@ -61,8 +86,10 @@ def _channel(address: str, kinds: tuple[type[Struct], ...], text: str) -> dict[s
 
 def _message(kind: type[Struct]) -> dict[str, Any]:
     summary = (kind.__doc__ or "").strip().splitlines()
-    return {
-        "name": str(kind.__struct_config__.tag),
-        "summary": summary[0] if summary else "",
-        "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
-    }
+    tag = kind.__struct_config__.tag
+    named = {} if tag is None else {"name": str(tag)}
+    return {**named, "summary": summary[0] if summary else "", "payload": _reference(kind.__name__)}
+
+
+def _reference(schema: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{schema}"}

@@ -36,6 +36,29 @@ def test_subjects_outside_the_contract_mean_nothing(subject: str) -> None:
     assert parse_in_subject(subject) is None
 
 
+@pytest.mark.parametrize(
+    ("subject", "bad"),
+    [
+        ("gated.in.t$.r.agent.a", ("t$",)),
+        ("gated.in.t.*.agent.a", ("*",)),
+        ("gated.in..>.agent.a", ("", ">")),
+        ("gated.in.t.r.agent.a$", None),
+        ("gated.in.t$.r.daemon.a", None),
+        ("gated.in.t$.r.agent.a.b", None),
+        ("other.in.t$.r.agent.a", None),
+    ],
+)
+def test_whose_ids_are_none_is_known_by_its_name(subject: str, bad: tuple[str, ...] | None) -> None:
+    assert wire.parse_bad_ids(subject) == (None if bad is None else (AGENT.sender, bad))
+
+
+@pytest.mark.parametrize(("thread", "run"), [("", ""), ("t", ""), ("", "r")])
+def test_a_refused_id_is_in_no_subject(thread: str, run: str) -> None:
+    told = f"gated.out.{thread or '-'}.{run or '-'}.agent.a"
+    assert wire.out_subject(ThreadId(thread), RunId(run), "a") == told
+    assert wire.reply_subject(ThreadId(thread), RunId(run), AGENT.sender) == told
+
+
 def test_a_subject_and_its_origin_are_one_thing() -> None:
     assert parse_in_subject(wire.in_subject(AGENT)) == AGENT
 

@@ -171,7 +171,7 @@ class Desk:
     async def hear(self, message: Msg) -> None:
         said = json.loads(message.data)
         re = (message.headers or {}).get(wire.RE)
-        if re in self._answers and said.get("event") in ("answered", None):
+        if re in self._answers and (said.get("type") == "refusal" or _answers(said)):
             self._answers[re] = said
             self._answered.set()
             self._answered = anyio.Event()
@@ -230,6 +230,11 @@ async def _credentials(where: Whereabouts) -> tuple[str, dict[str, Any]]:
         known = ", ".join(sorted(name.removeprefix("approver:") for name in bus["users"] if name.startswith("approver:")))
         raise DeskError(f"`{where.by}` is no approver of this gate; it knows {known}", absent=True)
     return bus["url"], {"user": login, "password": bus["users"][login]}
+
+
+def _answers(said: dict[str, Any]) -> bool:
+    """Whether a message on a ticket's life is about an answer that was taken, and not what the answer led to."""
+    return "answer" in said.get("details", {})
 
 
 def _readable(line: Line) -> Line:

@@ -67,8 +67,7 @@ def _print(said: dict[str, Any], *, json_lines: bool) -> None:
     text = f"{said['event']:<13} {said['ticket']}"
     if said["event"] in ("waits", "opened") and "agent" in said:
         text += f"  {said['agent']}  {said['tool']} {said['preview']}  {ticket_text.why(said)}  until {said['expires_at'][:19]}Z"
-    elif said["event"] == "answered":
-        answer = said["details"]["answer"]
+    elif (answer := said.get("details", {}).get("answer")) is not None:
         note = f": {answer['note']}" if answer.get("note") else ""
         text += f"  {said['state']}, {answer['decision']} by {answer['by']}{note}"
     else:

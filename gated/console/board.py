@@ -22,7 +22,7 @@ from gated.console.people import Person
 from gated.console.threads import Policies
 from gated.core import tickets
 from gated.events import AnswerRule
-from gated.views import OpenTicket
+from gated.ticket_views import OpenTicket
 
 AGAIN: Final = 300.0  # seconds until everything is read again
 RETRY: Final = 1.0

@@ -212,10 +212,10 @@ class _PersonLine:
         said = json.loads(message.data)
         if said.get("type") == "refusal":
             told = Told(code=said["code"], reason=said["reason"])
-        elif said.get("event") == "answered":
+        elif "answer" in said.get("details", {}):
             told = Told(state=said["state"])
         else:
-            return  # a further ticket that the answer led to
+            return  # what the answer led to: a further ticket, others that are cancelled
         waiting[1].append(told)
         waiting[0].set()
 

@@ -16,13 +16,14 @@ from gated import wire
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.turn import Repeat, Reply
-from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, IntentsReceived, Record, unseal
+from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, IntentsReceived, Record, TicketOpened, unseal
 from gated.shell import faults
 from gated.shell.log import EventLog, LogConflict
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.said import Health, Outlet, Said, Settled
 from gated.shell.threads import Threads
 from gated.shell.verdict_tokens import VerdictSigner, arguments
+from gated.ticket_views import opened_view
 
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
@@ -69,15 +70,21 @@ class Answering:
             elif message is not None and item.agent:
                 self._health.verdicts += isinstance(decision, CallDecided)
                 await self._outlet.publish(out, wire.encode(message), said.message_id)
-            notice = wire.to_approvers(decision, said.thread, said.run, at)
+            notice = self._to_approvers(decision, item, at)
             if notice is not None:
                 self.open_tickets.note(notice)
                 self.on_ticket()
                 subject = wire.tickets_subject(said.thread, said.run, prefix)
                 await self._outlet.publish(subject, wire.encode(notice), said.message_id)
         events = wire.events_subject(said.thread, said.run, prefix)
-        if not await self._outlet.publish(events, record.body, None):
+        if not await self._outlet.publish(events, wire.record_event(record), None):
             await self._outlet.publish(events, wire.stub(record), None)
+
+    def _to_approvers(self, decision: Decision, item: Settled, at: int) -> wire.TicketMessage | None:
+        said, opened = item.said, None
+        if isinstance(decision, TicketOpened):
+            opened = opened_view(said.thread, said.run, item.agent, item.policy, decision)
+        return wire.to_approvers(decision, said.thread, said.run, at, opened)
 
     async def say_again(self, newest: int) -> int:
         """Publish what timers decided just before a crash: no input comes again and asks for it. Returns how many records.
@@ -140,7 +147,7 @@ class Answering:
             else:
                 message = wire.to_agent(said_so, item.policy, stored.seq, stored.at)
         else:
-            message = wire.to_agent(reply, item.policy, 0, said.at) or wire.to_approvers(reply, said.thread, said.run, said.at)
+            message = wire.to_agent(reply, item.policy, 0, said.at) or self._to_approvers(reply, item, said.at)
         if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
             await self._tell_sender(said, message)
         elif message is not None and item.agent:

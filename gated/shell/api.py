@@ -21,7 +21,8 @@ from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogError
 from gated.shell.open_tickets import pending
 from gated.shell.runs import Runs
-from gated.views import OpenTicket, open_ticket, run_view, ticket_views
+from gated.ticket_views import line_view, open_ticket, ticket_views
+from gated.views import run_view
 
 PAGE_BYTES: Final = 500_000
 PAGE_ITEMS: Final = 500
@@ -143,13 +144,13 @@ class _Page:
         return not self.full
 
 
-async def _line(runs: Runs, ticket_id: str) -> OpenTicket | None:
+async def _line(runs: Runs, ticket_id: str) -> dict[str, Any] | None:
     place = runs.open_tickets.find(ticket_id)
     if place is None:
         return None
     state = await runs.look(place.thread)
     found = next((ticket for ticket in pending(state, place.run) if ticket.id == ticket_id), None)
-    return None if found is None else open_ticket(place.thread, place.run, state.runs[place.run], found)
+    return None if found is None else line_view(open_ticket(place.thread, place.run, state.runs[place.run], found))
 
 
 def _stored(record: Record) -> dict[str, Any]:

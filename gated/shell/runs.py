@@ -29,7 +29,7 @@ from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unfollowed, Unscored
 from gated.events import DeadlineReached, IntentsReceived, Observation, Record, RunId, ThreadId
-from gated.shell import faults
+from gated.shell import faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
@@ -39,7 +39,7 @@ from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
-from gated.shell.said import TIMER, Batch, Due, Health, Outlet, Said, Settled
+from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled
 from gated.shell.scoring import About, Scorer, unanswered
 from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
@@ -108,12 +108,11 @@ class Runs:
         return 0 if self._draining else min(CAPACITY - waiting, ASIDE - len(self._held))
 
     def take(self, item: Input) -> None:
-        """An input off the bus. What is not of the contract's form has no run and is dropped with a line in the log."""
+        """An input off the bus. What is not of the contract's form has no run, and is refused without one."""
         faults.point("received")
         origin = wire.parse_in_subject(item.subject, self.outlet.prefix)
         if origin is None:
-            log.warning("input on a subject outside the contract", subject=item.subject[:200])
-            self.say(Said(ThreadId(""), RunId(""), DeadlineReached(TIMER, 0), 0, 0, item.ack, None))
+            self.say(misaddressed.misaddressed(item, self.outlet.prefix))
             return
         limits = self.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
@@ -192,7 +191,7 @@ class Runs:
     async def _settle(self, said: Said) -> Settled | None:
         """Decide one input on the state that those before it left; None where it is set aside."""
         if not said.thread:
-            return Settled(said, None, (), (), "", "")
+            return misaddressed.settled(said)
         if self._held and self._held.follows(said.thread, said):
             return None
         state = await self.threads.look(said.thread)

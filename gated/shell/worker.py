@@ -45,7 +45,7 @@ from gated.shell.policies import read_policy
 from gated.shell.runs import Runs
 from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
-from gated.views import ticket_views
+from gated.ticket_views import ticket_views
 
 DRAIN, UNDO = b"drain", b"undo"
 START_SECONDS: Final = 30.0

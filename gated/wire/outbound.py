@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gated.events import (
+    Answer,
     CallDecided,
     CallRefused,
     CallSettled,
@@ -29,6 +30,15 @@ from gated.events import (
 )
 from gated.units import rfc3339
 
+T = TypeVar("T")
+
+TicketEvent = Literal["opened", "answered", "closed", "expiring_soon", "escalated", "undelivered", "delivered"]
+
+
+def always(value: T) -> T:
+    """A default that is written out all the same: whoever reads the JSON finds the field in every message."""
+    return field(default_factory=lambda: value)
+
 
 class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=True):
     """The decision on one call. What may run are `args` where they are given, else the arguments that were asked.
@@ -39,13 +49,13 @@ class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=Tr
 
     call: str
     decision: Decided
-    stage: str | None = None
-    code: str | None = None
-    reason: str | None = None
+    stage: str | None = always(None)
+    code: str | None = always(None)
+    reason: str | None = always(None)
     would: Literal["deny", "suspend"] | None = None
-    findings: tuple[Finding, ...] = ()
-    checks_failed: tuple[str, ...] = ()
-    checks_skipped: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = always(())
+    checks_failed: tuple[str, ...] = always(())
+    checks_skipped: tuple[str, ...] = always(())
     ticket: str | None = None
     args_sha256: str
     args: dict[str, Any] | None = None
@@ -56,9 +66,9 @@ class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=Tr
     policy: str
     seq: int
     at: str
-    replayed: bool = False
+    replayed: bool = always(False)
     settled: bool = False
-    authoritative: bool = True
+    authoritative: bool = always(True)
 
 
 class ReminderMessage(Struct, frozen=True, omit_defaults=True, tag="reminder", kw_only=True):
@@ -96,9 +106,12 @@ class Refusal(Struct, frozen=True, omit_defaults=True, tag="refusal", kw_only=Tr
 
 
 class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_only=True):
-    """The life of a ticket: `event` says what happened, the rest what it is about."""
+    """The life of a ticket: `opened`, then what happens while it waits, then one `closed` with the state it ended in.
 
-    event: Literal["opened", "answered", "closed", "expiring_soon", "escalated", "undelivered", "delivered"]
+    `details` are the ticket itself where it opened, and the answer that was taken of an `answered` or a `closed` one.
+    """
+
+    event: TicketEvent
     ticket: str
     thread: str
     run: str
@@ -125,6 +138,11 @@ class RecordOmitted(Struct, frozen=True, kw_only=True):
     hash: str
     bytes: int
     omitted: bool = True
+
+
+def record_event(record: Record) -> bytes:
+    """A record as auditors hear it: its body, and its hash as a last key. Without that key it is what was hashed."""
+    return b'%s,"hash":"%s"}' % (record.body[:-1], record.hash.encode())
 
 
 def stub(record: Record) -> bytes:
@@ -199,21 +217,26 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
     return None
 
 
-def to_approvers(decision: Any, thread: ThreadId, run: RunId, at: int) -> TicketMessage | None:
-    """The message by which approvers learn of a ticket's life."""
+def to_approvers(
+    decision: Any, thread: ThreadId, run: RunId, at: int, opened: dict[str, Any] | None = None
+) -> TicketMessage | None:
+    """The message by which approvers learn of a ticket's life; `opened` is the ticket, where it opened."""
     base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
-            details = msgspec.to_builtins(decision)
-            for call in details["calls"]:
-                call.pop("sealed", None)  # of use to the daemon only
-            return TicketMessage(event="opened", ticket=decision.ticket, state="pending", details=details, **base)
+            return TicketMessage(event="opened", ticket=decision.ticket, state="pending", details=opened or {}, **base)
         case TicketAnswered():
-            details = {"answer": msgspec.to_builtins(decision.answer)}
-            return TicketMessage(event="answered", ticket=decision.ticket, state=decision.state, details=details, **base)
+            event: TicketEvent = "answered" if decision.state == "pending" else "closed"
+            answer = {"answer": answer_view(decision.answer)}
+            return TicketMessage(event=event, ticket=decision.ticket, state=decision.state, details=answer, **base)
         case TicketClosed():
             return TicketMessage(event="closed", ticket=decision.ticket, state=decision.state, **base)
         case TicketNoted():
             details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
             return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
     return None
+
+
+def answer_view(answer: Answer) -> dict[str, Any]:
+    """A person's word, with the time as people read it."""
+    return {**msgspec.to_builtins(answer), "at": rfc3339(answer.at)}

@@ -9,6 +9,8 @@ from gated.events import RunId, Sender, ThreadId
 
 PREFIX: Final = "gated"
 STREAM: Final = "GATED_IN"
+UNKNOWN: Final = "-"  # in place of a thread or a run whose id was refused
+ROLES: Final = ("agent", "approver", "operator", "runner")
 RE: Final = "Gated-Re"  # the `Nats-Msg-Id` of the message that is answered
 
 
@@ -25,12 +27,13 @@ def in_subject(origin: Origin, prefix: str = PREFIX) -> str:
 
 
 def out_subject(thread: ThreadId, run: RunId, agent: str, prefix: str = PREFIX) -> str:
-    return f"{prefix}.out.{thread}.{run}.agent.{agent}"
+    """Where an agent hears; without a thread and a run, what concerns neither."""
+    return f"{prefix}.out.{thread or UNKNOWN}.{run or UNKNOWN}.agent.{agent}"
 
 
 def reply_subject(thread: ThreadId, run: RunId, sender: Sender, prefix: str = PREFIX) -> str:
     """Where a person or a runner is told what became of its own message."""
-    return f"{prefix}.out.{thread}.{run}.{sender.role}.{sender.name}"
+    return f"{prefix}.out.{thread or UNKNOWN}.{run or UNKNOWN}.{sender.role}.{sender.name}"
 
 
 def tickets_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
@@ -43,10 +46,24 @@ def events_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
 
 def parse_in_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
     """What an input's subject says, or None where it is not of the contract's form."""
+    found = _parts(subject, prefix)
+    if found is None or not ingress.is_id(found.thread) or not ingress.is_id(found.run):
+        return None
+    return found
+
+
+def parse_bad_ids(subject: str, prefix: str = PREFIX) -> tuple[Sender, tuple[str, ...]] | None:
+    """Who spoke on a subject that has all its tokens, and which of thread and run are no ids."""
+    found = _parts(subject, prefix)
+    return None if found is None else (found.sender, tuple(token for token in found[:2] if not ingress.is_id(token)))
+
+
+def _parts(subject: str, prefix: str) -> Origin | None:
+    """The tokens of an input's subject. Thread and run may still be anything, the sender is known."""
     parts = subject.split(".")
     if len(parts) != 6 or parts[0] != prefix or parts[1] != "in":
         return None
     _, _, thread, run, role, name = parts
-    if role not in ("agent", "approver", "operator", "runner") or not all(map(ingress.is_id, (thread, run, name))):
+    if role not in ROLES or not ingress.is_id(name):
         return None
     return Origin(ThreadId(thread), RunId(run), Sender(role, name))  # type: ignore[arg-type]

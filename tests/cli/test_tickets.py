@@ -113,7 +113,7 @@ def test_watching_without_a_terminal_is_a_line_for_everything(tmp_path: Path) ->
         tickets(tmp_path, "reject", ids[0], "--as", "ana")
         said = json.loads(watch.stdout.readline())
         assert (said["event"], said["ticket"], said["state"], said["details"]["answer"]["by"]) == (
-            "answered",
+            "closed",
             ids[0],
             "rejected",
             "ana",

@@ -17,7 +17,7 @@ from gated.console.people import People, Person
 from gated.console.serve import Serving, running
 from gated.events import Sender
 from gated.shell.embedded import embedded_server
-from gated.views import OpenTicket
+from gated.ticket_views import OpenTicket
 from shell.live import Bus, daemon_on, tell, write_policy
 
 

@@ -185,7 +185,7 @@ async def test_a_suspended_call_is_allowed_once_an_approver_says_so(tmp_path: Pa
             assert (final.decision, final.execute, final.ticket) == ("allow", True, asked.ticket)
             assert (await run.check("refund", {"amount": 20}, call="c")).replayed
     assert [made.decision for made in (await decided(live.log))["c"]] == ["suspend", "allow"]
-    assert [(notice.event, notice.state) for notice in told] == [("opened", "pending"), ("answered", "approved")]
+    assert [(notice.event, notice.state) for notice in told] == [("opened", "pending"), ("closed", "approved")]
 
 
 async def test_a_ticket_that_expired_while_no_daemon_ran_is_denied_once_at_the_start(tmp_path: Path) -> None:

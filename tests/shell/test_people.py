@@ -62,7 +62,7 @@ async def test_the_same_answer_again_is_answered_as_before_to_who_gave_it(tmp_pa
         await tell(ana, ANA, "r1", approval(line, "a1"), "m1")
         await tell(ana, ANA, "r1", approval(line, "a1"), "m2")
         said = json.loads((await told.next_msg(5)).data)
-        assert (said["event"], said["state"], said["details"]["answer"]["by"]) == ("answered", "approved", "ana")
+        assert (said["event"], said["state"], said["details"]["answer"]["by"]) == ("closed", "approved", "ana")
 
 
 async def test_open_tickets_are_listed_again_after_a_restart_and_in_pages(tmp_path: Path) -> None:
