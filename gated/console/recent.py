@@ -34,7 +34,7 @@ from gated.events import (
     TicketClosed,
     TicketOpened,
 )
-from gated.views import PREVIEW
+from gated.ticket_views import PREVIEW
 
 BACK: Final = 10_000  # records that are read at the start
 RUNS: Final = 5_000
