@@ -12,16 +12,16 @@ from pathlib import Path
 
 import anyio
 import structlog
-from watchfiles import awatch
 
 from gated import ingress, wire
 from gated.console.people import People, PeopleError
 from gated.core.approval_rules import people_of
 from gated.core.policy import Policy
-from gated.documents import DocumentError
+from gated.errors import GatedError
 from gated.shell.embedded import Server
-from gated.shell.nats_config import UserError, UserRole
+from gated.shell.nats_config import UserRole
 from gated.shell.policies import read_policy
+from gated.shell.watching import changes_in
 
 log = structlog.get_logger("gated.up")
 
@@ -59,13 +59,12 @@ def _judges(policy: Policy) -> list[str]:
 async def keep_users(server: Server, path: Path, people: People, stopped: anyio.Event) -> None:
     """Give everybody a user of the bus whom the policy or the file of users names from now on."""
     folder = path if await anyio.Path(path).is_dir() else path.parent
-    watched = (folder, people.path.parent)
-    async for changes in awatch(*watched, recursive=False, stop_event=stopped):
-        if any(Path(name) == people.path or path in (Path(name), Path(name).parent) for _, name in changes):
+    async for changed in changes_in(folder, people.path.parent, until=stopped):
+        if any(file == people.path or path in (file, file.parent) for file in changed):
             try:
                 policy = await anyio.to_thread.run_sync(read_policy, path)
                 admitted = await server.admit(bus_users(policy, people))
-            except (DocumentError, UserError, OSError) as error:
+            except (GatedError, OSError) as error:
                 log.error("nobody new is let in to the bus", error=str(error))
                 continue
             if admitted:
@@ -76,7 +75,11 @@ async def run_console(data: Path, port: int | None, stopping: Callable[[], bool]
     """Run the console until this task is cancelled."""
     command = [sys.executable, "-m", "gated", "console", "--data", str(data), "--while-stdin"]
     command += [] if port is None else ["--port", str(port)]
-    process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=None, stderr=None)
+    try:
+        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=None, stderr=None)
+    except OSError as error:
+        log.error("the console cannot be started, the gate goes on without it", error=str(error))
+        return
     try:
         status = await process.wait()
         if not stopping():

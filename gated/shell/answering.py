@@ -162,8 +162,7 @@ class Answering:
     async def _answer_again(self, item: Settled) -> bool:
         """An input that was handled before: its record's answers, word for word. False where it needed no record."""
         said = item.said
-        state = self._threads.states.get(said.thread)
-        seq = state.seq if state is not None else 0
+        seq = (await self._threads.look(said.thread)).seq
         while seq > 0:
             stored = await self._log.get(said.thread, seq)
             body = None if stored is None else unseal(stored)

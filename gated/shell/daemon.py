@@ -20,7 +20,7 @@ import anyio
 import structlog
 from msgspec import Struct
 from nats.aio.client import Client
-from watchfiles import awatch
+from nats.errors import Error as NatsError
 
 from gated import wire
 from gated.core import decide as core
@@ -41,10 +41,13 @@ from gated.shell.policies import read_policy
 from gated.shell.runs import Decide, Runs
 from gated.shell.said import Outlet, Said
 from gated.shell.scoring import Scorer
+from gated.shell.watching import changes_in
 
 log = structlog.get_logger("gated.daemon")
 
 DRAIN_SECONDS = 30.0
+FLUSH_SECONDS = 5  # for the bus to take what was said
+SERVICE_SECONDS = 2.0  # for the questions that are being answered
 
 
 class Settings(Struct, frozen=True):
@@ -85,6 +88,7 @@ class Daemon:
         try:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
             await anyio.to_thread.run_sync(self.scorer.need, policy.semantic)
+            await self.runs.log.put_policy(policy.digest, policy.text)
         except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self.runs.registry.current.digest)
             self.runs.health.reload_failed = str(error)
@@ -92,7 +96,6 @@ class Daemon:
         self.runs.health.reload_failed = ""
         if policy.digest == self.runs.registry.current.digest:
             return False
-        await self.runs.log.put_policy(policy.digest, policy.text)
         self.runs.threads.bind(policy)
         log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
         return True
@@ -102,6 +105,8 @@ class Daemon:
 async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> AsyncIterator[Daemon]:
     """Run a daemon while the block runs, then drain it: what was taken is decided, published and acknowledged."""
     await event_log.put_policy(policy.digest, policy.text)
+    if isinstance(event_log, Sealed):
+        event_log.seal_only_when_asked()
     holder: list[Daemon] = []
     client = await bus.connect(
         settings.url, "gated", lambda: holder[0].receiver.rewind() if holder else None, **settings.credentials
@@ -112,12 +117,12 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         holder.append(made)
         await made.runs.arm()
         async with anyio.create_task_group() as tasks:
-            consuming, searching, notifying = anyio.CancelScope(), anyio.CancelScope(), anyio.CancelScope()
-            tasks.start_soon(_in_scope, consuming, made.receiver.consume)
-            tasks.start_soon(_in_scope, searching, made.runs.find_open_tickets)
-            tasks.start_soon(made.runs.run)
+            ended = anyio.Event()
+            tasks.start_soon(made.receiver.consume)
+            tasks.start_soon(made.runs.find_open_tickets)
+            tasks.start_soon(_work, made.runs, ended)
             if made.notifier is not None:
-                tasks.start_soon(_in_scope, notifying, made.notifier.run_on)
+                tasks.start_soon(made.notifier.run_on)
             service = await api.serve(client, made.runs, settings.prefix)
             try:
                 gauges = partial(_gauges, made.runs)
@@ -125,23 +130,40 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     log.info("ready", policy=policy.digest, agents=len(policy.agents))
                     yield made
             finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(DRAIN_SECONDS):
-                    await made.receiver.stop()
-                    made.runs.drain()
-                    await made.runs.drained.wait()
-                    if isinstance(event_log, Sealed):
-                        await event_log.seal()
-                    await client.flush()
-                    await service.stop()
+                with anyio.CancelScope(shield=True):
+                    await _drain(made, event_log, client, ended)
+                    with anyio.move_on_after(SERVICE_SECONDS):
+                        await service.stop()
                     await made.scorer.close()
-                consuming.cancel()
-                searching.cancel()
-                notifying.cancel()
-                made.runs.drain()
+                tasks.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
-            await client.close()
+        await bus.disconnect(client)
         log.info("stopped", records=made.runs.health.records if holder else 0)
+
+
+async def _work(runs: Runs, ended: anyio.Event) -> None:
+    try:
+        await runs.run()
+    finally:
+        ended.set()
+
+
+async def _drain(made: Daemon, event_log: EventLog, client: Client, ended: anyio.Event) -> None:
+    """Settle what was taken and say it; the log is sealed only then. What is not settled in time is delivered again."""
+    try:
+        with anyio.move_on_after(DRAIN_SECONDS):
+            made.runs.drain()
+            await made.receiver.stop()
+            await ended.wait()
+            await client.flush(FLUSH_SECONDS)
+            if made.runs.drained.is_set():
+                if isinstance(event_log, Sealed):
+                    await event_log.seal()
+                return
+        why = made.runs.health.why
+    except NatsError as error:
+        why = str(error) or type(error).__name__
+    log.warning("not everything is settled and said: the next start goes on with it", why=why)
 
 
 def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: Client) -> Daemon:
@@ -195,11 +217,6 @@ def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: Clien
     return made
 
 
-async def _in_scope(scope: anyio.CancelScope, work: Callable[[], Any]) -> None:
-    with scope:
-        await work()
-
-
 def rarely_collect() -> None:
     """Tune the garbage collector of a process that is a daemon: what the states let go of is freed by its reference counts,
     so looking for cycles among them, thousands of times a second, only costs."""
@@ -250,13 +267,9 @@ MODEL: Final = ".onnx"  # a policy's model beside it, whose weights are part of 
 
 
 async def _watch_policy(made: Running, unwatched: anyio.Event) -> None:
-    """Reload on a change. The folder of a file is watched, since editors replace files.
-
-    The watching thread cannot be cancelled: until it is told to end, a stop would wait for it for seconds.
-    """
+    """Reload on a change. The folder of a file is watched, since editors replace files."""
     path = made.settings.policy
     folder = path if path.is_dir() else path.parent
-    async for changes in awatch(folder, recursive=False, stop_event=unwatched):
-        changed = [Path(name) for _, name in changes]
+    async for changed in changes_in(folder, until=unwatched):
         if path.is_dir() or any(file.name == path.name or file.suffix == MODEL for file in changed):
             await made.reload()

@@ -8,7 +8,7 @@ thread stands behind it in the same lane.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from gated.events import ThreadId
@@ -45,11 +45,13 @@ class Mailbox(Generic[T]):
         self._lanes.setdefault(lane, deque()).append(item)
         self._count += 1
 
-    def put_first(self, items: Iterable[T]) -> None:
-        """What comes before everything that waits, in its order."""
-        before = len(self._first)
-        self._first.extend(items)
-        self._count += len(self._first) - before
+    def put_first(self, items: Sequence[T]) -> None:
+        """What comes before everything that waits, in its order: also before what was put first earlier, and is still here.
+
+        What is released of a thread stands before whatever of it was released with it the last time, and not taken yet.
+        """
+        self._first.extendleft(reversed(items))
+        self._count += len(items)
 
     def take(self, most: int) -> list[T]:
         """The next items, of every lane in turn one."""

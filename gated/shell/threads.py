@@ -60,6 +60,8 @@ class Threads:
                 state = states.load(snapshot[1])
             except ValueError as error:
                 log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
+        if len(self._saved) > 2 * CACHE:  # most of them threads that were only looked at
+            self._saved = {known: seq for known, seq in self._saved.items() if known in self.states}
         self._saved[thread] = state.seq
         async for stored in self._log.read(thread, state.seq):
             if stored.seq != state.seq + 1:
@@ -102,8 +104,9 @@ class Threads:
                 self.states.move_to_end(thread)
                 return
             await self._snapshot(state)
-            self.states.pop(thread, None)
-            self._saved.pop(thread, None)
+            if self.states.get(thread) is state:  # else it was spoken of meanwhile, and what was decided may not be durable
+                del self.states[thread]
+                self._saved.pop(thread, None)
 
     async def _snapshot(self, state: ThreadState) -> None:
         try:

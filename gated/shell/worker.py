@@ -189,6 +189,7 @@ class Worker:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
             check_policy(policy)
             await anyio.to_thread.run_sync(self.place.scorer.need, policy.semantic)
+            await self.put_policy(policy)
         except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self._policy.digest)
             self.view.health.reload_failed = str(error)
@@ -196,7 +197,6 @@ class Worker:
         self.view.health.reload_failed = ""
         if policy.digest == self._policy.digest:
             return False
-        await self.put_policy(policy)
         self._policy = policy
         for runs in [self.view, *(p.runs for p in self.partitions if p.runs is not None)]:
             runs.threads.bind(policy)

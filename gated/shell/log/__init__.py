@@ -105,6 +105,9 @@ class Sealed(Protocol):
 
     async def seal(self) -> None: ...
 
+    def seal_only_when_asked(self) -> None:
+        """Not at the end, as without this: who may end without having said all that it decided must leave no seal of it."""
+
 
 class EventLog(ReadableLog, Protocol):
     """Reading and appending. What writes raises `LogUnavailable` (its outcome is unknown: ask `get`) and `LogLocked`."""

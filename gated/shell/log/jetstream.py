@@ -49,6 +49,7 @@ class JetStreamLog(JetStreamReader):
         super().__init__(api, names, shape.partitions, owns=owns)
         self._secret = shape.secret
         self._sealing: Sealing | None = None
+        self._seal_at_end = True
         self._tried = 0
         self.worker = worker
         self.leases = Leases(api, names, worker, self._out)
@@ -296,6 +297,9 @@ class JetStreamLog(JetStreamReader):
         if self._sealing is not None:
             await self.seal_when_due(self._sealing, ending=True)
 
+    def seal_only_when_asked(self) -> None:
+        self._seal_at_end = False
+
     def keep_sealed(self, sealing: Sealing) -> None:
         """Seal after appends, and at the end; for who has all partitions."""
         self._sealing = sealing
@@ -303,7 +307,7 @@ class JetStreamLog(JetStreamReader):
     async def close(self) -> None:
         """Wait for what is being written, and write no more."""
         async with self._lock:
-            if self._sealing is not None and not self._closed and self.leases.lost is None:
+            if self._sealing is not None and self._seal_at_end and not self._closed and self.leases.lost is None:
                 await self.seal_when_due(self._sealing, ending=True)
             await super().close()
 

@@ -78,6 +78,9 @@ class SqliteLog:
         """Seal the log as it is now, where it is sealed at all; what is sealed already is not sealed again."""
         await self._writing().seal()
 
+    def seal_only_when_asked(self) -> None:
+        self._writing().seal_at_end = False
+
     def _writing(self) -> Writer:
         if self._writer is None:
             raise LogUnavailable(f"`{self.path}` is open for reading only")

@@ -13,6 +13,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Writer:
         self._sealings: list[_SealNow] = []
         self._closed = False
         self._fenced: LogLocked | None = None
+        self.seal_at_end = True
         self._connection, self.epoch = connect(path)
         self._sealed = self._number("select coalesce(max(position), 0) from checkpoints")
         self._tried = 0
@@ -86,7 +88,7 @@ class Writer:
                     errors = self._commit(batch)
                     self._loop.call_soon_threadsafe(_wake, batch, errors)
                 if self._sealing is not None:
-                    self._seal_when_due(self._sealing, ending or bool(self._sealings))
+                    self._seal_when_due(self._sealing, (ending and self.seal_at_end) or bool(self._sealings))
                 for asked in self._sealings:
                     self._loop.call_soon_threadsafe(_settle, asked.done)
                 self._sealings.clear()
@@ -161,9 +163,11 @@ class Writer:
         raise self._fenced
 
     def _roll_back(self) -> None:
-        """End the transaction, if SQLite has not ended it itself, as it does on some errors."""
+        """End the transaction, if SQLite has not ended it itself, as it does on some errors. One that cannot be ended fails
+        whatever is written next, and is tried to be ended again then: this thread lives, and who waits for it is told."""
         if self._connection.in_transaction:
-            self._connection.execute("rollback")
+            with suppress(sqlite3.Error):
+                self._connection.execute("rollback")
 
     def _number(self, sql: str) -> int:
         return int(self._connection.execute(sql).fetchall()[0][0])

@@ -1,0 +1,129 @@
+"""A stop, a reload and a watch in bad times: a log that cannot be written, a bus that is away, decisions that nobody heard."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gated.client import Verdict
+from gated.events import DeadlineReached
+from gated.shell import daemon, watching
+from gated.shell.answering import Answering
+from gated.shell.log import LogUnavailable
+from gated.shell.log.open import open_log
+from gated.shell.said import Settled
+from gated.shell.watching import changes_in
+from shell.live import POLICY, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
+
+ASKING = """
+version: 1
+agents: {worker: {checks: [privilege], allowed_tools: [pay], approval_required: [pay]}}
+approvals: {default: {approvers: [user:ana], timeout: 1s}}
+"""
+
+
+@contextmanager
+def locked(log: Path) -> Iterator[None]:
+    """Another program holds the file: nothing can be written."""
+    other = sqlite3.connect(log, isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    try:
+        yield
+    finally:
+        other.rollback()
+        other.close()
+
+
+async def test_a_daemon_stops_although_its_log_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: it waited for the log for ever. What it had taken is decided after the next start, once."""
+    monkeypatch.setattr(daemon, "DRAIN_SECONDS", 1.0)
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        with anyio.fail_after(40), ExitStack() as trouble:
+            async with daemon_on(bus, tmp_path) as live:
+                trouble.enter_context(locked(live.log))
+                await tell(worker, agent("worker"), "r", intents(("c", "read", {})))
+                while not live.daemon.runs.health.why:  # noqa: ASYNC110 (the daemon finds it out)
+                    await anyio.sleep(0.05)
+                live.daemon.stop()
+        assert heard.heard == []
+        async with daemon_on(bus, tmp_path):
+            await heard.count(1)
+    assert [made.decision for made in (await decided(tmp_path / "log.db"))["c"]] == ["allow"]
+
+
+async def test_a_daemon_stops_although_the_bus_is_away(tmp_path: Path) -> None:
+    write_policy(tmp_path)
+    async with server(tmp_path) as (running, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        async with daemon_on(bus, tmp_path):
+            await tell(worker, agent("worker"), "r", intents(("c", "read", {})))
+            await heard.count(1)
+            running.process.kill()
+            await running.wait()
+    assert len((await decided(tmp_path / "log.db"))["c"]) == 1
+
+
+async def test_what_a_failing_daemon_decided_and_never_said_is_said_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by reading: closing its log sealed it, and a sealed log was taken for one of which all had been said."""
+    write_policy(tmp_path, ASKING)
+    answer = Answering.answer
+
+    async def failing(self: Answering, item: Settled) -> None:
+        if isinstance(item.said.observation, DeadlineReached):
+            raise RuntimeError("an error that nobody thought of")
+        await answer(self, item)
+
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+
+        async def fail() -> None:
+            async with daemon_on(bus, tmp_path):
+                await tell(worker, agent("worker"), "r", intents(("c", "pay", {})))
+                await anyio.sleep(20)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Answering, "answer", failing)
+            with pytest.raises(BaseExceptionGroup):
+                await fail()
+        async with daemon_on(bus, tmp_path):
+            said = await heard.count(2)
+    assert [answer.code for answer in said if isinstance(answer, Verdict)] == ["privilege.approval_required", "approvals.expired"]
+    async with open_log(str(tmp_path / "log.db")) as log:
+        assert (await log.checkpoints())[-1].position == await log.head()
+
+
+async def test_a_reload_that_cannot_write_the_policy_into_the_log_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by reading: with a full disk, a change of the policy file ended the daemon."""
+
+    async def full(digest: str, text: bytes) -> None:
+        raise LogUnavailable("cannot write: the disk is full")
+
+    async with gate(tmp_path) as live:
+        before = live.daemon.runs.registry.current.digest
+        write_policy(tmp_path, POLICY.replace("max_calls: 100000", "max_calls: 7"))
+        with monkeypatch.context() as trouble:
+            trouble.setattr(live.daemon.runs.log, "put_policy", full)
+            assert await live.daemon.reload() is False
+        assert live.daemon.runs.health.reload_failed == "cannot write: the disk is full"
+        assert live.daemon.runs.registry.current.digest == before
+        assert await live.daemon.reload() is True
+
+
+@pytest.mark.parametrize("error", [OSError("inotify watch limit reached"), RuntimeError("the watcher failed")])
+async def test_what_cannot_be_watched_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def failing(*_: object, **__: object) -> object:
+        raise error
+
+    monkeypatch.setattr(watching, "awatch", failing)
+    assert [changed async for changed in changes_in(tmp_path, until=anyio.Event())] == []

@@ -1,0 +1,62 @@
+"""States that come into memory and leave it: what was decided and is not durable yet is never let go of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gated.core.redaction.vault import Vault
+from gated.core.state import ThreadState
+from gated.events import GENESIS, Record, RunId, ThreadId
+from gated.shell import threads
+from gated.shell.log.sqlite import open_for_writing
+from gated.shell.policies import read_policy
+from gated.shell.threads import Threads
+from shell.live import write_policy
+
+
+def _record(thread: ThreadId) -> Record:
+    return Record(thread, RunId("r"), 1, 1, "intents_received", GENESIS, "a" * 64, b"{}")
+
+
+async def test_a_thread_that_is_spoken_of_while_it_leaves_memory_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: its newest state went with it, and its next input was decided on the one before."""
+    monkeypatch.setattr(threads, "CACHE", 0)
+    thread = ThreadId("t")
+    log = await open_for_writing(tmp_path / "log.db")
+    try:
+        held = Threads(log, read_policy(write_policy(tmp_path)), Vault(b"k" * 32))
+        await log.append_many([_record(thread)])
+        old = replace(ThreadState(thread), seq=1)
+        new, save = replace(old, seq=2), log.save_snapshot
+        held.keep(old)
+
+        async def meanwhile(of: ThreadId, seq: int, data: bytes) -> None:
+            await save(of, seq, data)
+            held.keep(new)
+
+        monkeypatch.setattr(log, "save_snapshot", meanwhile)
+        monkeypatch.setattr(threads, "CACHE", 0)
+        await held.settle_down((), lambda thread: False)
+        assert held.states == {thread: new}
+        monkeypatch.setattr(log, "save_snapshot", save)
+        await log.append_many([_record(ThreadId("other"))])
+        held.states[thread] = replace(new, seq=1)
+        await held.settle_down((), lambda thread: False)
+        assert held.states == {}
+    finally:
+        await log.close()
+
+
+async def test_threads_that_are_only_looked_at_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "CACHE", 5)
+    log = await open_for_writing(tmp_path / "log.db")
+    try:
+        held = Threads(log, read_policy(write_policy(tmp_path)), Vault(b"k" * 32))
+        for number in range(100):
+            await held.look(ThreadId(f"t{number}"))
+        assert len(held._saved) <= 2 * 5 + 1
+    finally:
+        await log.close()
