@@ -22,7 +22,7 @@ from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, ru
 from gated.cli.progress import progressed
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
-from gated.shell.custody import Copies, keys_beside, open_custody
+from gated.shell.custody import Copies, folder_of_keys, open_custody
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
 from gated.shell.log.jsonl import Imported, export_lines, import_export
@@ -272,7 +272,7 @@ def archive_(
     """Move threads whose runs have all ended out of a log. Both verify afterwards; the log keeps their last hashes as anchors."""
 
     async def work() -> Archived:
-        folder = next((f for f in (keys_beside(log), log.parent / "keys") if f.is_dir()), None)
+        folder = folder_of_keys(log)
         custody = None if folder is None else await anyio.to_thread.run_sync(open_custody, folder, Copies())
         at = MAX_TIME if before is None else int(before.replace(tzinfo=UTC).timestamp() * 1_000_000)
         return await archive(log, target, at, None if custody is None else custody.sealing)

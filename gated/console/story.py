@@ -15,6 +15,7 @@ from gated.events import (
     CallDecided,
     CallRefused,
     CallSettled,
+    DataErased,
     Finding,
     Forgotten,
     IntentsReceived,
@@ -111,6 +112,8 @@ def _entry(body: Body, decision: Any, asked: dict[Any, dict[str, Any]]) -> Entry
             return made("run", "bound", f"to policy {decision.policy[:12]}")
         case Forgotten():
             return made("note", "forgotten", decision.remembered)
+        case DataErased():
+            return made("note", "erased", f"the data of {decision.subject}", getattr(body.observation, "reason", ""))
     return None
 
 

@@ -15,6 +15,7 @@ from gated import canonical
 from gated.core import batches, outcomes, remembering, tickets, waiting
 from gated.core.calls import judge_again
 from gated.core.redaction.cover import restored
+from gated.core.redaction.subjects import key_of
 from gated.core.redaction.vault import Unreadable
 from gated.core.stages import semantic
 from gated.core.state import RunState
@@ -24,12 +25,15 @@ from gated.core.verdicts import Judged, Plea
 from gated.events import (
     Answer,
     CallDecided,
+    DataErased,
     DeadlineReached,
     Decision,
+    ErasureRequested,
     ForgetRequested,
     Forgotten,
     NoticeReported,
     ResolutionReceived,
+    RunAnswered,
     TicketAnswered,
     TicketCall,
     TicketId,
@@ -50,9 +54,9 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
         assert refusal is not None
         turn.refuse(refusal.code, refusal.reason, ticket=resolution.ticket)
         return
-    if resolution.decision == "approve" and not _readable(turn, ticket):
-        reason = "the arguments that wait were sealed under a key that this gate does not have: it can only be rejected"
-        turn.refuse("approvals.crashed", reason, ticket=resolution.ticket)
+    shut = _shut(turn, ticket) if resolution.decision == "approve" else None
+    if shut is not None:
+        turn.refuse("approvals.crashed", f"{shut}: it can only be rejected", ticket=resolution.ticket)
         return
     answer = tickets.answer_of(ticket, resolution, turn.at)
     if resolution.decision == "reject":
@@ -63,16 +67,33 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
         _approve(turn, ticket, answer, resolution)
 
 
-def _readable(turn: Turn, ticket: Ticket) -> bool:
-    """Whether the calls of a ticket can be decided again. Raises `Unreadable` in a replay, which has no key."""
+def _shut(turn: Turn, ticket: Ticket) -> str | None:
+    """Why the calls of a ticket cannot be decided again, if so. Raises `Unreadable` in a replay."""
     try:
         for call in ticket.calls:
             turn.reveal(call.args, call.sealed, call.tool)
-    except Unreadable:
-        if turn.registry.vault is None:
+    except Unreadable as error:
+        if turn.must_open:
             raise
-        return False
-    return True
+        return str(error)
+    return None
+
+
+def erase(turn: Turn, request: ErasureRequested) -> None:
+    """A subject's keys are gone: what waited for people with arguments under them ends, since it can never run."""
+    run = turn.opened
+    if run is None or not request.keys:
+        why = "there is no such run" if run is None else f"there is no key of `{request.subject}`: nothing of it is kept"
+        turn.refuse("lifecycle.run_not_open" if run is None else "ingress.id", why)
+        return
+    fresh = tuple(key for key in request.keys if key not in run.erased)
+    if not fresh:
+        turn.replies.append(RunAnswered(status=run.end or "open", message=run.reason))
+        return
+    turn.do(DataErased(subject=request.subject, keys=fresh))
+    for ticket in sorted(_pending(run), key=lambda ticket: ticket.number):
+        if any(key in fresh for call in ticket.calls if (key := key_of(call.sealed))):
+            turn.close_ticket(ticket.id, "cancelled", f"its arguments were erased with the data of `{request.subject}`")
 
 
 def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:

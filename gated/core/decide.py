@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gated.core import answers, batches, calls, outcomes
@@ -28,6 +28,7 @@ from gated.events import (
     Body,
     DeadlineReached,
     Decision,
+    ErasureRequested,
     FinishRequested,
     ForgetRequested,
     IntentsReceived,
@@ -46,6 +47,7 @@ from gated.events import (
     RunId,
     RunOpened,
     RunStarted,
+    as_said,
     kind_of,
     seal,
 )
@@ -83,11 +85,12 @@ def record(
     observation: Observation,
     at: int,
     input: int = 0,
-    redacted: tuple[str, ...] | UnsetType = UNSET,
+    before: Body | None = None,
 ) -> tuple[Step, Record | None]:
     """A step, sealed: the record to append (none where nothing is decided) and the state after it.
 
-    `redacted` is what a record that is decided again says of itself.
+    `before` is a record that is decided again without a key: what it says of its redaction stands. Raises `Unkeyed` where the
+    key of the subject, whose data is to be sealed, is not at hand.
     """
     turn = Turn(registry, state, run_id, at)
     seen = _look(turn, observation)
@@ -95,6 +98,12 @@ def record(
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
         return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), None
+    said = _writable(state.runs.get(run_id), observation if seen is None else seen.recorded)
+    redacted, subject, sealed = (UNSET, UNSET, UNSET) if before is None else (before.redacted, before.subject, before.sealed)
+    if turn.cover is not None and turn.vault is not None:
+        redacted = tuple(turn.cover.places) or UNSET
+        if turn.subject and not isinstance(observation, ErasureRequested):
+            subject, sealed = turn.subject, UNSET if said is observation else turn.vault.seal_text(as_said(observation))
     body = Body(
         v=VERSION,
         thread=state.thread,
@@ -102,21 +111,23 @@ def record(
         seq=state.seq + 1,
         at=turn.at,
         kind=kind_of(observation),
-        observation=_writable(state.runs.get(run_id), observation if seen is None else seen.recorded),
+        observation=said,
         decisions=decisions,
         policy=registry.current.digest,
         prev=state.head or GENESIS,
         input=input,
-        redacted=redacted if turn.cover is None else tuple(turn.cover.places) or UNSET,
+        redacted=redacted,
+        subject=subject,
+        sealed=sealed,
     )
-    sealed = seal(body)
-    after = advance(turn.state, body.seq, body.at, sealed.hash, input)
-    return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), sealed
+    made = seal(body)
+    after = advance(turn.state, body.seq, body.at, made.hash, input)
+    return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), made
 
 
 def _look(turn: Turn, observation: Observation) -> Seen | None:
     """What of an observation is taken out before it is written, by the policy of its run; usually nothing."""
-    vault, redactor = turn.registry.vault, turn.policy.redactor
+    vault, redactor = turn.vault, turn.policy.redactor
     if vault is None or is_clear(observation, redactor):
         return None
     seen = look(observation, _tool_of(turn.opened, observation), redactor, vault)
@@ -170,6 +181,8 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
             answers.note_delivery(turn, observation)
         case PolicyBound():
             _bind(turn, observation)
+        case ErasureRequested():
+            answers.erase(turn, observation)
         case MessageRefused():
             turn.refuse(observation.code, observation.reason)
         case _:

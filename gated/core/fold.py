@@ -26,6 +26,7 @@ from gated.events import (
     CallId,
     CallRefused,
     CallSettled,
+    DataErased,
     Decided,
     Decision,
     Forgotten,
@@ -89,6 +90,8 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
             return _forgotten(state, run_id, decision)
         case PolicyRebound():
             return _with(state, run_id, policy=decision.policy)
+        case DataErased():
+            return _with(state, run_id, erased=(*state.runs[run_id].erased, *decision.keys))
         case _:
             assert_never(decision)
 

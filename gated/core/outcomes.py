@@ -165,7 +165,7 @@ def _args(turn: Turn, entry: InFlight) -> dict[str, Value]:
     try:
         return turn.reveal(entry.args or {}, entry.sealed, entry.tool)
     except Unreadable:
-        if turn.registry.vault is None:
+        if turn.must_open:
             raise
         return entry.args or {}
 

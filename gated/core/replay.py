@@ -1,23 +1,25 @@
 """Replay: decide every record of a log again and report the first decision that comes out differently.
 
-Replaying needs the records and the policies they name, nothing else; the derived record must equal the stored one byte for
-byte, its hash included. Where a rule would have to read what was redacted, a record is *not replayable*: its decisions are
-taken as they stand, and it is named.
+Replaying needs the records and the policies they name; the derived record must equal the stored one byte for byte, its hash
+included. Where a rule would have to read what was redacted, a record is *not replayable*: its decisions are taken as they
+stand, and it is named. With the keys what was kept encrypted is read again, until it is erased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from gated.core.decide import record
+from gated.core.decide import Step, record
 from gated.core.fold import fold
 from gated.core.policy import Policy
-from gated.core.redaction.vault import Unreadable
+from gated.core.redaction.opened import said_in
+from gated.core.redaction.subjects import key_of
+from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.core.unreadable import refuse_unreadable
@@ -55,9 +57,15 @@ class Replayer:
     `records` were decided again, `skipped` were not: the first `LISTED` of them are in `not_replayable`.
     """
 
-    def __init__(self, policies: Policies, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({})) -> None:
-        """`begun` are the states of threads whose first records are not here."""
-        self._policies = policies
+    def __init__(
+        self,
+        policies: Policies,
+        begun: Mapping[ThreadId, ThreadState] = MappingProxyType({}),
+        vault: Vault | None = None,
+        erased: Set[str] = frozenset(),
+    ) -> None:
+        """`begun` are the states of threads whose first records are not here, `erased` the keys of subjects that are gone."""
+        self._policies, self._vault, self._erased = policies, vault, erased
         self._states = dict(begun)
         self._known: dict[str, Policy] = {}
         for digest in {run.policy for state in begun.values() for run in state.runs.values()}:
@@ -74,18 +82,34 @@ class Replayer:
         if isinstance(body.observation, PolicyBound):
             self._policy(body.observation.policy)
         state = self._states.get(body.thread) or ThreadState(body.thread)
-        registry = Registry(policy, self._known)
         try:
-            refuse_unreadable(registry, state, body)
-            made, derived = record(registry, state, body.run, body.observation, body.at, body.input, body.redacted)
+            made, derived = self._again(policy, state, body)
         except Unreadable as unreadable:
-            self._skip(state, body, stored.hash, str(unreadable))
+            gone = unreadable.key in self._erased and "erased" not in str(unreadable)
+            self._skip(state, body, stored.hash, f"{unreadable}{f', and erased with the key {unreadable.key}' * gone}")
             return None
         if derived is None or (derived.body, derived.hash) != (stored.body, stored.hash):
             return _compare(body, stored, derived)
         self._states[body.thread] = made.state
         self.records += 1
         return None
+
+    def _again(self, policy: Policy, state: ThreadState, body: Body) -> tuple[Step, Record | None]:
+        """With the keys, on what was said; where that is not to be had, on what was recorded."""
+        why = ""
+        if self._vault is not None:
+            try:
+                said = said_in(body, self._vault)
+                return record(Registry(policy, self._known, self._vault, again=True), state, body.run, said, body.at, body.input)
+            except Unreadable as unreadable:
+                why = f" ({unreadable})" if unreadable.key is not None else ""
+        registry = Registry(policy, self._known, again=True)
+        try:
+            refuse_unreadable(registry, state, body)
+            return record(registry, state, body.run, body.observation, body.at, body.input, body)
+        except Unreadable as unreadable:
+            key = unreadable.key or (None if body.sealed is UNSET else key_of(body.sealed))
+            raise Unreadable(f"{unreadable}{why}", key) from unreadable
 
     def _skip(self, state: ThreadState, body: Body, hash: str, why: str) -> None:
         self._states[body.thread] = fold(self._known, state, body, hash)

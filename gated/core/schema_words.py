@@ -205,6 +205,8 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "RedactEntry": {
         "detectors": "What is looked for in texts.",
         "fields": "Arguments and results that are always taken out.",
+        "store": "Whether what is taken out is kept, encrypted under a key of its subject, which can be erased.",
+        "subject": "Whose key it is: `thread`, `run`, or `label:<name>` for what a label of the run says.",
     },
     "ToolEntry": {
         "resources": "Which arguments name resources, and of what kind.",

@@ -92,6 +92,7 @@ class RunState(Struct, frozen=True):
     refusals: int = 0
     grounded: int = 0
     ended: RunEnded | None = None
+    erased: tuple[str, ...] = ()  # the keys of subjects whose data in this run is gone
     continuations: int = 0
     ungated: int = 0
     calls: Map[CallId, Known] = Map()

@@ -14,6 +14,7 @@ from gated.events import (
     CallDecided,
     CallRefused,
     CallSettled,
+    DataErased,
     PolicyRebound,
     RunAnswered,
     RunEnded,
@@ -124,4 +125,6 @@ def _told(decision: object, by: str) -> str:
             return f"call {decision.call} ran without an allow verdict"
         case PolicyRebound():
             return f"bound to policy {decision.policy[:12]}"
+        case DataErased():
+            return f"the data of {decision.subject} was erased by {by}"
     return ""

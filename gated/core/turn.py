@@ -17,6 +17,7 @@ from gated.core.fold import apply
 from gated.core.order.touching import Touched
 from gated.core.policy import Policy, Profile
 from gated.core.redaction.cover import Cover, keys
+from gated.core.redaction.subjects import key_of, subject_of
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.state import RunState, ThreadState
 from gated.core.tickets import Ticket
@@ -76,6 +77,7 @@ class Registry(Struct, frozen=True):
     current: Policy
     known: Mapping[str, Policy]
     vault: Vault | None = None  # None: nothing is taken out, what was sealed stays shut (a replay)
+    again: bool = False  # a record is decided again: what cannot be opened raises `Unreadable`
 
 
 class Turn:
@@ -84,7 +86,7 @@ class Turn:
     `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
     `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about, `unfollowed` the
     paths whose links nobody followed: whoever can should, and decide again. `cover` takes out of the decisions what must not
-    be written.
+    be written. `vault` seals for `subject`, where the policy keeps what was taken out.
     """
 
     __slots__ = (
@@ -99,13 +101,17 @@ class Turn:
         "run_id",
         "seq",
         "state",
+        "subject",
         "unfollowed",
         "unscored",
+        "vault",
     )
 
     opened: RunState | None
     policy: Policy
     profile: Profile
+    vault: Vault | None
+    subject: str
 
     def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int, cover: Cover | None = None) -> None:
         self.registry = registry
@@ -124,6 +130,10 @@ class Turn:
         run = self.opened = self.state.runs.get(self.run_id)
         self.policy = self.registry.current if run is None else self.registry.known[run.policy]
         self.profile = self.policy.nobody if run is None else self.policy.profile(run.agent)
+        self.vault, self.subject, kind = self.registry.vault, "", self.policy.redactor.subject
+        if kind is not None and self.vault is not None:
+            self.subject = subject_of(kind, self.state.thread, self.run_id, {} if run is None else run.labels)
+            self.vault = self.vault.of_subject(self.subject)
 
     @property
     def run(self) -> RunState:
@@ -145,23 +155,26 @@ class Turn:
         """The arguments of a call of before, as they were said. Raises `Unreadable` where they were sealed and stay so."""
         if sealed is None:
             return args
-        if self.registry.vault is None:
-            raise Unreadable(f"the arguments of `{tool}` were redacted")
-        opened: dict[str, Value] = self.registry.vault.open(sealed)
-        self.cover = self.cover or Cover(self.policy.redactor, self.registry.vault)
+        if self.vault is None:
+            raise Unreadable(f"the arguments of `{tool}` were redacted", key_of(sealed))
+        try:
+            opened: dict[str, Value] = self.vault.open(sealed)
+        except Unreadable as error:
+            raise Unreadable(f"the arguments of `{tool}` were {error}", error.key) from error
+        self.cover = self.cover or Cover(self.policy.redactor, self.vault)
         self.cover.value(opened, tool)
         return opened
 
     def digest(self, tool: str, args: dict[str, Value]) -> str:
         """What stands for a call: keyed where something in its arguments is redacted."""
-        vault = self.registry.vault
+        vault = self.vault
         if vault is None or not self.policy.redactor.redact(args, tool, vault)[1]:
             return canonical.args_digest(tool, args)
         return vault.args_digest(tool, args)
 
     def writable(self, touched: Touched) -> Touched:
         """The machine instances that a call bears on, under keys that may be written."""
-        vault, redactor = self.registry.vault, self.policy.redactor
+        vault, redactor = self.vault, self.policy.redactor
         if vault is None or not redactor.active or not touched.touches:
             return touched
         touches = keys(touched.touches, redactor, vault)
@@ -170,6 +183,11 @@ class Turn:
         self.cover = self.cover or Cover(redactor, vault)
         self.cover.note_key()
         return replace(touched, touches=touches, idle=())
+
+    @property
+    def must_open(self) -> bool:
+        """Whether what cannot be opened ends the turn: a record that is decided again is not replayable then."""
+        return self.registry.again or self.registry.vault is None
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""

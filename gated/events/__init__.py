@@ -18,6 +18,7 @@ from gated.events.decisions import (
     CallDecided,
     CallRefused,
     CallSettled,
+    DataErased,
     Decision,
     Forgotten,
     PolicyRebound,
@@ -38,6 +39,7 @@ from gated.events.observations import (
     AbortRequested,
     DeadlineReached,
     Embedding,
+    ErasureRequested,
     Fingerprints,
     FinishRequested,
     ForgetRequested,
@@ -55,7 +57,7 @@ from gated.events.observations import (
     Score,
     Wanted,
 )
-from gated.events.record import GENESIS, VERSION, Body, Record, UnsealError, encode, kind_of, seal, unseal
+from gated.events.record import GENESIS, VERSION, Body, Record, UnsealError, as_said, encode, kind_of, seal, unseal
 
 __all__ = [
     "GENESIS",
@@ -74,10 +76,12 @@ __all__ = [
     "CallRefused",
     "CallSettled",
     "Circuit",
+    "DataErased",
     "DeadlineReached",
     "Decided",
     "Decision",
     "Embedding",
+    "ErasureRequested",
     "Finding",
     "Fingerprints",
     "FinishRequested",
@@ -120,6 +124,7 @@ __all__ = [
     "UnsealError",
     "Value",
     "Wanted",
+    "as_said",
     "encode",
     "kind_of",
     "seal",

@@ -36,7 +36,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     touches: tuple[Touch, ...] = ()
     args: dict[str, Value] | None = None  # kept where a postcondition will read them
     trial: bool = False  # the one call that tries a tool whose breaker was open
-    sealed: str | None = None  # the same before redaction, under the key of the vault
+    sealed: str | None = None  # the same before redaction, under the key of the vault or of their subject
     drift: int | None = None  # how far the call is from the task, 1 - cosine in millionths; -1: not to be compared
 
 
@@ -68,7 +68,7 @@ class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", t
     args: dict[str, Value] | None = None  # what may run, where it differs from what was asked
     execute: bool = True
     result: Value = None
-    sealed: str | None = None  # `args` and `result` before redaction, under the key of the vault
+    sealed: str | None = None  # `args` and `result` before redaction, under the key of the vault or of their subject
 
 
 class CallRefused(Struct, frozen=True, omit_defaults=True, tag="call_refused", tag_field="kind"):
@@ -176,7 +176,7 @@ class TicketCall(Struct, frozen=True, omit_defaults=True):
     cost_microusd: int | None = None
     nesting: Literal["explicit", "inferred"] = "inferred"
     scores: dict[str, Score] | None = None
-    sealed: str | None = None  # the arguments before redaction, under the key of the vault
+    sealed: str | None = None  # the arguments before redaction, under the key of the vault or of their subject
     embedding: Embedding | None = None
 
 
@@ -251,6 +251,13 @@ class PolicyRebound(Struct, frozen=True, omit_defaults=True, tag="policy_rebound
     strangers: tuple[str, ...] = ()
 
 
+class DataErased(Struct, frozen=True, tag="data_erased", tag_field="kind"):
+    """Whatever was sealed under these keys, here and in every copy of the log, can be read by nobody from here on."""
+
+    subject: str
+    keys: tuple[str, ...]
+
+
 Decision = (
     RunOpened
     | CallDecided
@@ -265,4 +272,5 @@ Decision = (
     | TicketNoted
     | Forgotten
     | PolicyRebound
+    | DataErased
 )

@@ -163,6 +163,15 @@ class PolicyBound(Struct, frozen=True, tag="policy_bound", tag_field="kind"):
     policy: str
 
 
+class ErasureRequested(Struct, frozen=True, omit_defaults=True, tag="erasure_requested", tag_field="kind"):
+    """An operator has a subject's data erased. `keys` are the ids of its keys, which are gone by now."""
+
+    by: Sender
+    subject: str
+    keys: tuple[str, ...] = ()
+    reason: str = ""
+
+
 class MessageRefused(Struct, frozen=True, omit_defaults=True, tag="message_refused", tag_field="kind"):
     """A message that could not be read. `raw_sha256` is the digest of its bytes."""
 
@@ -185,5 +194,6 @@ Observation = (
     | DeadlineReached
     | NoticeReported
     | PolicyBound
+    | ErasureRequested
     | MessageRefused
 )

@@ -20,6 +20,8 @@ class Body(Struct, frozen=True):
     """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags.
 
     `redacted` are the places of the observation that were taken out before it was recorded; absent where that is none.
+    Where a policy keeps them encrypted, `subject` says whose key they are sealed under, and `sealed` is the observation as it
+    was said (its JSON, absent where that is what is recorded).
     """
 
     v: int
@@ -35,6 +37,8 @@ class Body(Struct, frozen=True):
     flags: tuple[int, ...] = ()
     input: int = 0  # position of the input in the bus's stream: what comes again at or below it was handled
     redacted: tuple[str, ...] | UnsetType = UNSET
+    subject: str | UnsetType = UNSET
+    sealed: str | UnsetType = UNSET
 
 
 class Record(Struct, frozen=True):
@@ -55,12 +59,18 @@ class UnsealError(msgspec.ValidationError):
 
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_AS_SAID: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Body)
 
 
 def encode(value: object) -> bytes:
     """Deterministic JSON of any part of the language: compact, keys sorted."""
     return _ENCODER.encode(value)
+
+
+def as_said(observation: Observation) -> bytes:
+    """JSON of an observation, its keys in the order in which they came."""
+    return _AS_SAID.encode(observation)
 
 
 def seal(body: Body) -> Record:

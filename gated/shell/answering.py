@@ -113,7 +113,7 @@ class Answering:
             return revealed(decision, self._vault)
         except Unreadable as error:
             log.error("a verdict's arguments cannot be read", call=decision.call, error=str(error))
-            reason = "the arguments of this verdict were sealed under a key that this gate does not have"
+            reason = f"the arguments of this verdict cannot be given again: they were {error}"
             return CallRefused(code="approvals.crashed", reason=reason, call=decision.call)
 
     def _signed(self, message: Message, decision: Decision, item: Settled, at: int) -> Message:

@@ -1,7 +1,7 @@
-"""What a daemon keeps beside its log: the key that it redacts with, the key that it seals with, where copies of seals
-go, and the key that it signs verdicts with.
+"""What a daemon keeps beside its log: the key that it redacts with, those of subjects, the key that it seals with, where copies
+of seals go, and the key that it signs verdicts with.
 
-INVARIANT: both keys lie outside the log. Who has the log alone can neither read what was redacted nor seal another history.
+INVARIANT: the keys lie outside the log. Who has the log alone can neither read what was redacted nor seal another history.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from nats.aio.client import Client
 
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
+from gated.shell.keyring import Keyring
 from gated.shell.keys import load_or_make, load_or_make_vault, load_or_make_verdict_signer
 from gated.shell.log.sealing import EVERY, Sealing
 from gated.shell.verdict_tokens import VerdictSigner
 
 ORIGIN: Final = "gated"  # the name that checkpoints are signed under
 REDACTION_KEY, SEAL_KEY, VERDICT_KEY = "redaction.key", "seal.key", "verdict.key"
+SUBJECTS: Final = "subjects"  # the folder of the keys of subjects
 
 
 class CopiesError(GatedError):
@@ -39,6 +41,7 @@ class Copies(Struct, frozen=True):
 
 class Custody(Struct, frozen=True):
     vault: Vault
+    keyring: Keyring
     sealing: Sealing
     subject: str | None = None
     signer: VerdictSigner | None = None
@@ -52,6 +55,7 @@ def open_custody(folder: Path, copies: Copies, *, sign_verdicts: bool = False) -
     signer = load_or_make(folder / SEAL_KEY, ORIGIN)
     return Custody(
         load_or_make_vault(folder / REDACTION_KEY),
+        Keyring(folder / SUBJECTS),
         Sealing(signer, copies.every, copies.file, outlets),
         copies.subject,
         load_or_make_verdict_signer(folder / VERDICT_KEY) if sign_verdicts else None,
@@ -76,6 +80,20 @@ def publish_copies(custody: Custody, client: Client) -> None:
         asyncio.run_coroutine_threadsafe(client.publish(subject, note.encode()), loop).result(5)
 
     custody.sealing.outlets.append(say)
+
+
+def reading_vault(folder: Path) -> Vault | None:
+    """What an auditor opens redacted values with, from a folder of keys; None where it has none. Makes nothing.
+
+    Raises `KeyFileError`.
+    """
+    path = folder / REDACTION_KEY
+    return load_or_make_vault(path).with_keys(Keyring(folder / SUBJECTS)) if path.is_file() else None
+
+
+def folder_of_keys(log: Path) -> Path | None:
+    """Where the keys of a log lie, if `gated up` or `gated serve` put them beside it."""
+    return next((folder for folder in (keys_beside(log), log.parent / "keys") if folder.is_dir()), None)
 
 
 def verifier_keys(log: Path) -> list[Path]:

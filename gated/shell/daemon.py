@@ -186,7 +186,8 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: C
     scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
     scorer.need(policy.semantic)
     signer = None if custody is None else custody.signer
-    runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide, signer)
+    keyring = None if custody is None else custody.keyring
+    runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide, signer, keyring)
     holder.append(bus.Bus(client, runs.take, runs.room))
     return Daemon(runs, holder[0], settings, scorer, _notifier(settings, event_log, runs, client))
 

@@ -10,12 +10,13 @@ import signal
 from typing import Final, Literal
 
 Point = Literal["received", "decided", "appended", "published", "acknowledged"]
+OfErasing = Literal["condemned", "destroyed"]
 
 _WANTED, _, _TIMES = os.environ.get("GATED_FAULT", "").partition(":")
 _passed: Final[list[str]] = []
 
 
-def point(name: Point) -> None:
+def point(name: Point | OfErasing) -> None:
     """Pass a fault point."""
     if name == _WANTED:
         _passed.append(name)

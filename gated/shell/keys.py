@@ -51,7 +51,7 @@ def load_or_make(path: Path, name: str) -> Signer:
         raise KeyFileError(path, f"cannot sign under the name `{name}`: no spaces and no plus in it")
     try:
         if not path.exists():
-            _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            write_new(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = Signer(name, _load(path))
         _publish(path, f"{signer.key}\n")
     except OSError as error:
@@ -66,7 +66,7 @@ def load_or_make_verdict_signer(path: Path) -> VerdictSigner:
     """
     try:
         if not path.exists():
-            _make(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            write_new(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signer = VerdictSigner(_load(path))
         _publish(path, signer.public)
     except OSError as error:
@@ -78,8 +78,8 @@ def load_or_make_vault(path: Path) -> Vault:
     """The vault of a key file, which is made (mode 0600) where there is none. Raises `KeyFileError`."""
     try:
         if not path.exists():
-            _make(path, secrets.token_bytes(VAULT_BYTES).hex().encode() + b"\n")
-        key = bytes.fromhex(_read(path).decode())
+            write_new(path, secrets.token_bytes(VAULT_BYTES).hex().encode() + b"\n")
+        key = bytes.fromhex(read_private(path).decode())
     except (ValueError, UnicodeDecodeError) as error:
         raise KeyFileError(path, f"is not a key of {VAULT_BYTES} bytes in hex") from error
     except OSError as error:
@@ -96,8 +96,8 @@ def _publish(path: Path, text: str) -> None:
         public.write_text(text)
 
 
-def _make(path: Path, key: bytes) -> None:
-    """Write a new key whole or not at all: a crash leaves no half key behind."""
+def write_new(path: Path, key: bytes) -> None:
+    """Write a new key whole or not at all, durably: a crash leaves no half key behind. One that is there stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -107,20 +107,31 @@ def _make(path: Path, key: bytes) -> None:
             file.flush()
             os.fsync(handle)
         os.link(draft, path)  # unlike a rename it fails where another process was faster
+        sync_folder(path.parent)
     except FileExistsError:
         return
     finally:
         draft.unlink()
 
 
-def _read(path: Path) -> bytes:
+def sync_folder(folder: Path) -> None:
+    """Make durable what files a folder has."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_private(path: Path) -> bytes:
+    """What only its owner can read. Raises `KeyFileError` where others can, too."""
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise KeyFileError(path, f"can be read by others: run `chmod 600 {path}`")
     return path.read_bytes()
 
 
 def _load(path: Path) -> Ed25519PrivateKey:
-    raw = _read(path)
+    raw = read_private(path)
     try:
         private = load_pem_private_key(raw, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -25,6 +25,7 @@ from gated.core.redaction.vault import Vault
 from gated.events import DeadlineReached, RunId, ThreadId
 from gated.ingress import is_id
 from gated.shell.bus import Bus, Input, Source
+from gated.shell.keyring import Keyring
 from gated.shell.log import LogConflict, LogError, LogLocked
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import JetStreamApi
@@ -56,6 +57,7 @@ class Place(NamedTuple):
     vault: Vault
     scorer: Scorer
     signer: VerdictSigner | None
+    keyring: Keyring | None
 
 
 class Host(Protocol):
@@ -198,9 +200,9 @@ class Partition:
             await holder[0].acknowledge(ack)
 
         outlet = Outlet(publish, acknowledge, self.place.names.prefix, tells_time=True)
-        runs = Runs(
-            event_log, self.host.policy(), outlet, self.place.vault, self.place.scorer, self.place.decide, self.place.signer
-        )
+        place = self.place
+        more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
+        runs = Runs(event_log, self.host.policy(), outlet, *more)
         runs.telemetry = self.host.telemetry
         bus = Bus(self.place.client, lambda item: take(runs, item), runs.room, source)
         holder.append(bus)

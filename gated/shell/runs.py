@@ -28,18 +28,20 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unfollowed, Unscored
-from gated.events import DeadlineReached, IntentsReceived, Observation, Record, RunId, ThreadId
+from gated.events import DeadlineReached, ErasureRequested, IntentsReceived, Observation, Record, RunId, ThreadId
 from gated.shell import faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
+from gated.shell.erasing import Subjects
 from gated.shell.held import Held
+from gated.shell.keyring import Keyring
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRuns, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
-from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled
+from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled, joined
 from gated.shell.scoring import About, Scorer, unanswered
 from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
@@ -77,15 +79,17 @@ class Runs:
         scorer: Scorer | None = None,
         decide: Decide = core.record,
         signer: VerdictSigner | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """Without a `scorer` what detectors must be asked about is decided without them: it is not let through.
 
-        Without a `signer` verdicts have no token.
+        Without a `signer` verdicts have no token. Without a `keyring` nothing is decided under `store: encrypted`.
         """
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.timers = Timers(outlet, self.say)
-        self.threads = Threads(event_log, policy, vault, self.timers.loaded)
-        self.answering = Answering(event_log, outlet, self.threads, self.health, vault, signer)
+        self.subjects = Subjects(keyring, vault)
+        self.threads = Threads(event_log, policy, self.subjects.vault, self.timers.loaded)
+        self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
         self._vault = vault
         self._scorer = scorer
@@ -199,7 +203,10 @@ class Runs:
         observation = said.observation
         if asks_of_open_runs(self.registry, state, said.run, observation):
             observation = await self._with_open_runs(state, observation)
-        made, sealed = self._decide(self.registry, state, said.run, observation, said.at, said.position)
+        if isinstance(observation, ErasureRequested) and not handled:
+            observation = await self.subjects.erased(self.registry, state.runs.get(said.run), observation)
+        this = self.registry, state, said.run, observation, said.at, said.position
+        made, sealed = await self.subjects.keyed(self._decide, *this)
         run = made.state.runs.get(said.run)
         by = said.observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
@@ -277,7 +284,7 @@ class Runs:
     async def _commit_all(self, receive: MemoryObjectReceiveStream[Batch]) -> None:
         async with receive:
             async for first in receive:
-                batch, dues = _joined([first, *_ready(receive)])
+                batch, dues = joined([first, *_ready(receive)])
                 await self._append([item.record for item in batch if item.record is not None], dues)
                 faults.point("appended")
                 for item in batch:
@@ -361,10 +368,13 @@ class Runs:
                 await anyio.sleep(RETRY)
 
     async def arm(self) -> int:
-        """Say again what a crash may have kept from being said, and set the timers of all that is open in the log.
+        """Once at start: say again what a crash may have kept from being said, and set the timers of all that is open.
 
-        Called once at start. Returns how many timers."""
+        Returns how many timers.
+        """
         await self.answering.say_again(LOST)
+        for said in await self.subjects.untold(self.log, self.look):
+            self.say(said)
         armed = 0
         async for due, thread, run in self.log.open_deadlines():
             self.timers.remind(due, thread, run)
@@ -378,11 +388,6 @@ def _ready(receive: MemoryObjectReceiveStream[Batch]) -> Iterator[Batch]:
     with suppress(anyio.WouldBlock, anyio.EndOfStream):
         while True:
             yield receive.receive_nowait()
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    dues = {(thread, run): due for batch in batches for thread, run, due in batch.dues}
-    return Batch([item for batch in batches for item in batch.settled], [(*key, due) for key, due in dues.items()])
 
 
 def _agent_of(said: Said) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -50,6 +50,12 @@ class Batch(NamedTuple):
 
     settled: list[Settled]
     dues: list[Due]
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches that are committed together: of a run's deadlines the newest holds."""
+    dues = {(thread, run): due for batch in batches for thread, run, due in batch.dues}
+    return Batch([item for batch in batches for item in batch.settled], [(*key, due) for key, due in dues.items()])
 
 
 class Health(Struct):

@@ -294,9 +294,8 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
         scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
         scorer.need(policy.semantic)
-        place = Place(
-            client, api, names, shape, name, settings.decide, vault, scorer, None if custody is None else custody.signer
-        )
+        own = (None, None) if custody is None else (custody.signer, custody.keyring)
+        place = Place(client, api, names, shape, name, settings.decide, vault, scorer, *own)
         made = Worker(settings, place, policy, JetStreamReader(api, names, shape.partitions))
         holder.append(made)
         await _when_ready(lambda: made.writer.agree_on_key(vault.digest("the redaction key of a cluster")))

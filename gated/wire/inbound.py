@@ -13,6 +13,7 @@ from gated.events import (
     AbortRequested,
     AgentId,
     CallId,
+    ErasureRequested,
     FinishRequested,
     ForgetRequested,
     IntentsReceived,
@@ -128,14 +129,21 @@ class Forget(Struct, frozen=True, forbid_unknown_fields=True, tag="forget", kw_o
     remembered: str
 
 
-Inbound = RunStart | Intents | Outcome | Recall | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget
+class Erase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="erase", kw_only=True):
+    """An operator has the key of a subject erased, and with it whatever is sealed under it; recorded in this run."""
+
+    subject: Annotated[str, Meta(min_length=1, max_length=1000)]
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+Inbound = RunStart | Intents | Outcome | Recall | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget | Erase
 
 _IN: Final = msgspec.json.Decoder(Inbound)
 
 SENDERS: Final[dict[str, tuple[type[Struct], ...]]] = {
     "agent": (RunStart, Intents, Outcome, Recall, RunFinish, RunAbort),
     "approver": (Resolution, Forget),
-    "operator": (RunStart, PolicyBind, RunKill, Forget),
+    "operator": (RunStart, PolicyBind, RunKill, Forget, Erase),
     "runner": (Outcome,),
 }
 
@@ -213,6 +221,8 @@ def to_observation(origin: Origin, message: Inbound, message_id: str | None = No
             return _resolution(by, message)
         case Forget():
             return ForgetRequested(by, message.remembered)
+        case Erase():
+            return ErasureRequested(by, message.subject, reason=message.reason)
 
 
 def _run_started(by: Sender, message: RunStart, message_id: str | None) -> RunStarted:

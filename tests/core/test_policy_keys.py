@@ -46,6 +46,7 @@ ELSEWHERE = {
     **dict.fromkeys(("NeuralEntry.features", "NeuralEntry.layers"), "scenarios/learned.yaml"),
     **dict.fromkeys(("LayerEntry.weights", "LayerEntry.bias", "LayerEntry.activation"), "scenarios/learned.yaml"),
     "LayerEntry.slope": "core/test_network.py",
+    **dict.fromkeys(("RedactEntry.store", "RedactEntry.subject"), "core/redaction/test_subjects.py"),
     **dict.fromkeys(("PolicyEntry.redact", "RedactEntry.detectors", "RedactEntry.fields"), "core/redaction/test_records.py"),
     **dict.fromkeys(("SemanticEntry.exfiltration", "SemanticEntry.injection", "SemanticEntry.judge"), "scenarios/semantic.yaml"),
     "ToolEntry.sensitive": "scenarios/semantic.yaml",

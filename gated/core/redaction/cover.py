@@ -25,6 +25,7 @@ from gated.events import (
     Admission,
     CallDecided,
     Decision,
+    ErasureRequested,
     IntentsReceived,
     MessageRefused,
     Observation,
@@ -214,6 +215,9 @@ def _looked(
             labels = {name: cover.words(text, ("labels", name)) for name, text in said.labels.items()}
             kept = replace(said, task=task, labels=labels) if cover.places else said
             return kept, kept
+        case ErasureRequested():
+            named = replace(said, subject=cover.words(said.subject, ("subject",)), reason=cover.words(said.reason, ("reason",)))
+            return named, named
         case AbortRequested() | MessageRefused():
             kept_words = replace(said, reason=cover.words(said.reason, ("reason",)))
             return kept_words, kept_words

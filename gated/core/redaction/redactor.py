@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gated.core.order.fields import Every, FieldError, Step, compile_field
 from gated.core.order.globs import compile_glob
 from gated.core.redaction.detectors import DetectorName, finder
 from gated.core.redaction.rules import Limit
 from gated.core.redaction.vault import SHOWN, Vault
+from gated.ingress import END
 
 FIELD: Final = "field"
 KEY: Final = "<key>"
@@ -28,10 +29,16 @@ _TOOLED: Final = re.compile(r"(?P<tool>[^()]+)\((?P<field>[^()]+)\)")
 
 
 class RedactEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`redact:` of the policy file. `fields` are paths like `body`, `customer.ssn`, `items[*].note`, or `send_email(body)`."""
+    """`redact:` of the policy file. `fields` are paths like `body`, `customer.ssn`, `items[*].note`, or `send_email(body)`.
+
+    `store: encrypted` keeps what is taken out, sealed under a key of its `subject`: the `thread`, the `run`, or what a label of
+    the run says (`label:customer`).
+    """
 
     detectors: tuple[DetectorName, ...] = ("secrets",)
     fields: tuple[str, ...] = ()
+    store: Literal["digest", "encrypted"] = "digest"
+    subject: Annotated[str, Meta(pattern=f"^(thread|run|label:.{{1,128}}){END}")] | UnsetType = UNSET
 
 
 class _Field(NamedTuple):
@@ -56,13 +63,14 @@ def _fits(step: Step, found: str | int) -> bool:
 class Redactor:
     """Compiled once a policy."""
 
-    __slots__ = ("_fields", "_keyed", "active", "finder")
+    __slots__ = ("_fields", "_keyed", "active", "finder", "subject")
 
     def __init__(self, entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> None:
         self.finder = finder(tuple(dict.fromkeys(entry.detectors)))
         self._fields = tuple(map(_compile, entry.fields))
         self._keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
         self.active = self.finder.active or bool(self._fields)
+        self.subject = _subject(entry, self.active)  # None: what is taken out is not kept
 
     def _reads(self, path: Where) -> bool:
         """Whether a field that is redacted, for whatever tool, lies on a path into arguments."""
@@ -157,6 +165,16 @@ def place(where: Where) -> str:
 def compile_redactor(entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> Redactor:
     """`keys` are the paths that each machine makes its key of. Raises `ValueError` for a field that has no meaning."""
     return Redactor(entry, keys)
+
+
+def _subject(entry: RedactEntry, active: bool) -> str | None:
+    if entry.store != "encrypted":
+        if entry.subject is not UNSET:
+            raise ValueError("`subject` says whose key it is sealed under: that needs `store: encrypted`")
+        return None
+    if not active:
+        raise ValueError("`store: encrypted` keeps what is redacted, and nothing is: name `detectors` or `fields`")
+    return "thread" if entry.subject is UNSET else entry.subject
 
 
 def _compile(text: str) -> _Field:

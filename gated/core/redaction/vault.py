@@ -2,7 +2,8 @@
 
 A digest is HMAC-SHA-256 of the canonical JSON, so that equal values have equal digests and a short one cannot be tried out.
 What must be read once more (the arguments of a call that waits for people) is sealed with AES-SIV, which needs no randomness:
-the same value seals to the same bytes, and a decision stays a function of its input.
+the same value seals to the same bytes, and a decision stays a function of its input. With `store: encrypted` it is sealed under
+the key of its subject instead (`subjects`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -18,23 +20,40 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from gated import canonical
+from gated.core.redaction.subjects import Keys, KeysAtHand, Unreadable, opened, parsed
+
+__all__ = ["SHOWN", "Unreadable", "Vault"]
 
 SHOWN = 12  # hex digits of a digest that stand in a text
-
-
-class Unreadable(Exception):
-    """A value that was taken out of the log would have to be read, and cannot be."""
 
 
 class Vault:
     """Digests and seals under one key. The key is never in a record, a message or an error."""
 
-    __slots__ = ("_aead", "_digests", "_others")
+    __slots__ = ("_aead", "_digests", "_holder", "_keys", "_others")
 
     def __init__(self, key: bytes) -> None:
         self._others = hmac.digest(key, b"gated other keys", "sha256")
         self._digests = hmac.digest(key, b"gated redaction digest", "sha256")
         self._aead = AESSIV(hmac.digest(key, b"gated redaction seal", "sha512"))
+        self._keys: Keys = KeysAtHand(whole=True)
+        self._holder: str | None = None
+
+    def with_keys(self, keys: Keys) -> Vault:
+        """The same vault, which finds the keys of subjects there."""
+        made = copy(self)
+        made._keys = keys
+        return made
+
+    def of_subject(self, subject: str) -> Vault:
+        """The same vault, which seals under the key of a subject."""
+        made = copy(self)
+        made._holder = self.holder(subject)
+        return made
+
+    def holder(self, subject: str) -> str:
+        """What a subject is called where its name must not be read: 32 hex digits, keyed."""
+        return hmac.digest(self.key_for("holders"), subject.encode(), "sha256")[:16].hex()
 
     def key_for(self, purpose: str) -> bytes:
         """A key of its own for something else that must not be tried out, 32 bytes."""
@@ -49,11 +68,26 @@ class Vault:
         return self.digest({"args": args, "tool": tool})
 
     def seal(self, value: Any) -> str:
-        return base64.b64encode(self._aead.encrypt(canonical.encode(value), None)).decode()
+        """Decoded JSON, sealed. Raises `Unkeyed` where the subject's key is not at hand."""
+        return self.seal_text(canonical.encode(value))
+
+    def seal_text(self, text: bytes) -> str:
+        if self._holder is None:
+            return base64.b64encode(self._aead.encrypt(text, None)).decode()
+        key = self._keys.find(self._holder, to_seal=True).key
+        if key is None:
+            raise Unreadable("of a subject that has no key here")
+        return key.seal(self._holder, text)
 
     def open(self, sealed: str) -> Any:
-        """Raises `Unreadable` where the value was sealed under another key."""
+        """Raises `Unreadable` where the value was sealed under another key, or its subject's was erased."""
+        return msgspec.json.decode(self.open_text(sealed))
+
+    def open_text(self, sealed: str) -> bytes:
+        parts = parsed(sealed)
+        if parts is not None:
+            return opened(parts, self._keys)
         try:
-            return msgspec.json.decode(self._aead.decrypt(base64.b64decode(sealed), None))
+            return self._aead.decrypt(base64.b64decode(sealed), None)
         except (InvalidTag, ValueError) as error:
-            raise Unreadable("it was sealed under another key than this one") from error
+            raise Unreadable("sealed under another key than this gate's") from error

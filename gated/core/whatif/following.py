@@ -13,6 +13,8 @@ from gated.core.decide import step
 from gated.core.fold import KNOWN_AS, apply
 from gated.core.policy import Policy
 from gated.core.reading import is_redacted, reads_results
+from gated.core.redaction.opened import opened_body
+from gated.core.redaction.vault import Vault
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import Known, ThreadState
@@ -52,9 +54,11 @@ from gated.events import (
 class WhatIf:
     """Feed it the records of a log in order; each thread is followed by itself."""
 
-    def __init__(self, policy: Policy, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({})) -> None:
-        """`begun` are the states of threads whose first records are not here."""
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({}), vault: Vault | None = None
+    ) -> None:
+        """`begun` are the states of threads whose first records are not here; a `vault` opens what was kept encrypted."""
+        self.policy, self._vault = policy, vault
         self.tried = trial.bound(policy)
         self._registry = trial.bound(trial.observed(policy))
         self._states = dict(begun)
@@ -66,7 +70,7 @@ class WhatIf:
 
     def feed(self, record: Record) -> tuple[Compared, ...]:
         """What the policy says of one record."""
-        body = unseal(record)
+        body = unseal(record) if self._vault is None else opened_body(unseal(record), self._vault)
         state = self._states.get(body.thread) or ThreadState(body.thread)
         step = _Step(self, body, state)
         step.play()

@@ -16,7 +16,7 @@ import anyio
 
 from gated.core.policy import Policy
 from gated.shell.bus import BusError, connect
-from gated.shell.log import LogUnavailable, jetstream
+from gated.shell.log import LogUnavailable, ReadableLog, jetstream
 from gated.shell.log.jetstream_reader import JetStreamReader
 from gated.shell.log.jsonl import JsonlLog, open_export
 from gated.shell.log.sqlite import SqliteLog, open_for_reading
@@ -60,6 +60,6 @@ async def _of_cluster(name: str) -> JetStreamReader:
         raise
 
 
-async def policies_of(log: Readable) -> dict[str, Policy]:
+async def policies_of(log: ReadableLog) -> dict[str, Policy]:
     """The compiled policies of a log, by digest. Raises `DocumentError` where one needs what is not installed here."""
     return {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
