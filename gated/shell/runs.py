@@ -81,9 +81,8 @@ class Runs:
         signer: VerdictSigner | None = None,
         keyring: Keyring | None = None,
     ) -> None:
-        """Without a `scorer` what detectors must be asked about is decided without them: it is not let through.
-
-        Without a `signer` verdicts have no token. Without a `keyring` nothing is decided under `store: encrypted`.
+        """Without a `scorer` what detectors must be asked about is not let through, without a `signer` verdicts have no token,
+        without a `keyring` nothing is decided under `store: encrypted`.
         """
         self.log, self.outlet, self.health = event_log, outlet, Health()
         self.timers = Timers(outlet, self.say)
