@@ -18,14 +18,14 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from gated import cloudevents
-from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, run_async, say, say_json, table
+from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
 from gated.cli.progress import progressed
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
 from gated.shell.custody import Copies, folder_of_keys, open_custody
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
-from gated.shell.log.jsonl import Imported, export_lines, import_export
+from gated.shell.log.jsonl import Imported, export_lines, read_export, take_in
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
 from gated.units import rfc3339
@@ -231,7 +231,7 @@ def export(
     async def work() -> int:
         async with open_log(log) as opened:
             threads = await threads_of(opened, run)
-            async with await anyio.open_file(target, "wb") as out:
+            async with whole_file(target) as out:
                 return await _write_lines(opened, threads, form, out)
 
     say(f"{run_async(work)} lines written to {target}")
@@ -294,9 +294,10 @@ def import_(
     """Append an export to a log, whole or not at all; every record must continue its thread's chain."""
 
     async def work() -> Imported:
+        export = await read_export(source)  # before the log is made that it goes into
         opened = await open_for_writing(target)
         try:
-            return await import_export(opened, source)
+            return await take_in(opened, export)
         finally:
             await opened.close()
 

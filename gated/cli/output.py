@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import anyio
@@ -19,7 +20,7 @@ from gated.errors import GatedError
 from gated.events import UnsealError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-LogPath = Annotated[str, typer.Argument(help="A log: a SQLite file or a .jsonl export.", metavar="LOG")]
+LogPath = Annotated[str, typer.Argument(help="A log: a SQLite file, a .jsonl export, or `nats:` for a cluster's.", metavar="LOG")]
 
 NO, CANNOT = 1, 2
 
@@ -92,6 +93,24 @@ def writing() -> Iterator[None]:
         yield
     except OSError as error:
         fail(_text(error))
+
+
+@asynccontextmanager
+async def whole_file(target: Path) -> AsyncIterator[anyio.AsyncFile[bytes]]:
+    """A file that is there once all of it is written, and as it was where that fails. A pipe or a device is written as it is."""
+    where = anyio.Path(target)
+    if await where.exists() and not await where.is_file():
+        async with await anyio.open_file(target, "wb") as out:
+            yield out
+        return
+    part = where.with_name(f"{where.name}.part")
+    try:
+        async with await anyio.open_file(part, "wb") as out:
+            yield out
+        await part.replace(target)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await part.unlink(missing_ok=True)
 
 
 def _of_a_file(error: BaseException) -> bool:

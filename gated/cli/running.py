@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.operator import Creds, Data, Name, Nats, Operator, Password, Place, View, at_bus, checked_id
-from gated.cli.output import NO, Json, fail, say, say_json
+from gated.cli.output import NO, Json, fail, say, say_json, some
 from gated.wire import PolicyBind, RunKill, RunStart
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")]
@@ -77,20 +77,22 @@ def bind(
     if not now:
         fail("this changes the rules of runs that are under way: say --now if you mean it", NO)
 
-    async def work(operator: Operator) -> list[View]:
+    async def work(operator: Operator) -> tuple[str, list[View]]:
         digest = policy or (await operator.ask("health"))["policy"]
+        if await operator.ask("policy.show", policy=digest) is None:
+            fail(f"the gate knows no policy `{digest}`: it knows one once it has read the file", NO)
         chosen = [_place(text) for text in run] if run else await operator.open_runs()
-        return [
+        return digest, [
             await operator.say(*place, PolicyBind(policy=digest), lambda view: bool(view["policy"] == digest)) for place in chosen
         ]
 
-    bound: list[View] = at_bus(Place(name, data, nats, password, creds), work)
+    digest, bound = at_bus(Place(name, data, nats, password, creds), work)
     if json_:
         say_json([{key: view[key] for key in ("thread", "run", "agent", "policy")} for view in bound])
     else:
         for view in bound:
             say(f"run {escape(view['run'])} of {escape(view['agent'])} is bound to policy {view['policy'][:12]}")
-        say(f"{len(bound)} run{'s' * (len(bound) != 1)} bound")
+        say(f"{some(len(bound), 'run')} bound to policy {digest}" if bound else f"no run is open to be bound to policy {digest}")
 
 
 def _told(view: View, json_: bool, what: str) -> None:

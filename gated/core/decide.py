@@ -292,10 +292,12 @@ def _abort(turn: Turn, abort: AbortRequested) -> None:
 
 def _bind(turn: Turn, bind: PolicyBound) -> None:
     """An operator binds the run to a policy that the log knows."""
-    run, policy = turn.opened, turn.registry.known.get(bind.policy)
-    if run is None or policy is None:
-        what = "there is no such run" if run is None else f"no policy `{bind.policy}` is loaded"
-        turn.refuse("lifecycle.run_not_open", what)
+    run, policy = turn.opened, None if bind.unknown else turn.registry.known.get(bind.policy)
+    if run is None:
+        turn.refuse("lifecycle.run_not_open", "there is no such run to bind")
+        return
+    if policy is None:
+        turn.refuse("ingress.id", f"no policy `{bind.policy}` is known: one is known once the gate has read its file")
         return
     strangers = engine.strangers(policy.profile(run.agent).machines, turn.state.order, turn.run_id)
     turn.do(PolicyRebound(policy=bind.policy, strangers=strangers))

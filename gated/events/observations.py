@@ -156,11 +156,12 @@ class NoticeReported(Struct, frozen=True, omit_defaults=True, tag="notice_report
     error: str = ""
 
 
-class PolicyBound(Struct, frozen=True, tag="policy_bound", tag_field="kind"):
-    """An operator binds the run to another policy (`gated policy bind --now`)."""
+class PolicyBound(Struct, frozen=True, omit_defaults=True, tag="policy_bound", tag_field="kind"):
+    """An operator binds the run to another policy (`gated policy bind --now`). `unknown`: the log did not have it then."""
 
     by: Sender
     policy: str
+    unknown: bool = False
 
 
 class ErasureRequested(Struct, frozen=True, omit_defaults=True, tag="erasure_requested", tag_field="kind"):

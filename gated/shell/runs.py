@@ -199,7 +199,7 @@ class Runs:
             return None
         state = await self.threads.look(said.thread)
         handled = 0 < said.position <= state.input
-        observation = said.observation
+        observation = await self.threads.with_policy(said.observation)
         if asks_of_open_runs(self.registry, state, said.run, observation):
             observation = await self._with_open_runs(state, observation)
         if isinstance(observation, ErasureRequested) and not handled:

@@ -18,7 +18,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import Body, ThreadId, unseal
+from gated.events import Body, Observation, PolicyBound, ThreadId, unseal
 from gated.shell.log import EventLog, LogDamaged, LogUnavailable
 from gated.shell.policies import load_stored
 
@@ -81,6 +81,13 @@ class Threads:
         digest = getattr(body.observation, "policy", None)
         if isinstance(digest, str):
             await self._know_policy(digest)
+
+    async def with_policy(self, observation: Observation) -> Observation:
+        """A wish to bind a run, with whether the log has the policy: it may have it later, and a replay must decide the same."""
+        if not isinstance(observation, PolicyBound):
+            return observation
+        await self._know_policy(observation.policy)
+        return replace(observation, unknown=observation.policy not in self.registry.known)
 
     async def _know_policy(self, digest: str) -> None:
         if digest in self.registry.known:

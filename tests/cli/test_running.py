@@ -76,3 +76,12 @@ async def test_running_runs_are_bound_to_the_policy_of_now_when_they_are_told_to
         status, said = await gated(tmp_path, "policy", "bind", "--now", "--json")
         assert (status, sorted(view["run"] for view in json.loads(said))) == (0, ["r1", "r2"])
         assert (await worker.run(run="r2", resume=True).check("read", {})).decision == "deny"
+
+
+async def test_binding_names_the_policy_also_where_no_run_is_open(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live:
+        digest = live.daemon.runs.registry.current.digest
+        status, said = await gated(tmp_path, "policy", "bind", "--now")
+        assert (status, digest in said, "no run is open" in said) == (0, True, True)
+        status, said = await gated(tmp_path, "policy", "bind", "--now", "--policy", "0" * 64)
+        assert (status, f"knows no policy `{'0' * 64}`" in said) == (1, True)

@@ -6,15 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
+import nats.errors
 import pytest
 from anyio import to_thread
 from nats.aio.client import Client
 
+from gated import wire
 from gated.client import Gate
+from gated.events import Sender
 from gated.shell.onnx_files import write_model
-from shell.live import POLICY, Bus, decided, gate, process, said, server, stop, write_policy
+from gated.shell.policies import read_policy
+from shell.live import POLICY, Bus, daemon_on, decided, gate, process, said, server, stop, tell, write_policy
 
 STRICTER = POLICY.replace("forbidden_tools: [shell]", "forbidden_tools: [shell, read]")
 LEARNED = 'checks: [privilege, dcbf]\n    dcbf: {neural: {model: m.onnx}}\n    allowed_tools: ["*"]'
@@ -56,6 +61,51 @@ async def test_a_broken_policy_keeps_the_old_one_and_health_says_why(tmp_path: P
         write_policy(tmp_path, STRICTER)
         assert await live.daemon.reload() is True
         assert (await health(operator))["reload_failed"] == ""
+
+
+OPERATOR = Sender("operator", "local")
+
+
+async def bind(operator: Client, digest: str) -> dict[str, Any] | None:
+    """Bind the run `r`; the refusal, where there is one."""
+    told = await operator.subscribe("gated.out.*.*.operator.local")
+    await tell(operator, OPERATOR, "r", wire.PolicyBind(policy=digest), uuid4().hex)
+    try:
+        refusal: dict[str, Any] = json.loads((await told.next_msg(0.5)).data)
+        return refusal
+    except nats.errors.TimeoutError:
+        return None
+    finally:
+        await told.unsubscribe()
+
+
+async def test_a_run_is_bound_to_a_policy_that_the_log_has_by_then(tmp_path: Path) -> None:
+    """And a replay, which knows all policies of the log, says the same of the time before."""
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker, live.bus.user("operator", "local") as operator:
+        await reads(worker, "r")
+        later = read_policy(write_policy(tmp_path, STRICTER)).digest
+        refusal = await bind(operator, later)
+        assert refusal is not None
+        assert refusal["code"] == "ingress.id"
+        assert later in refusal["reason"]
+        assert "policy" in refusal["reason"]
+        assert await live.daemon.reload() is True
+        assert await bind(operator, later) is None
+        assert (await worker.run(run="r").check("read", {})).decision == "deny"
+    assert await decided(live.log)
+
+
+async def test_a_run_is_bound_to_a_policy_that_only_the_log_has(tmp_path: Path) -> None:
+    earlier = read_policy(write_policy(tmp_path)).digest
+    async with server(tmp_path) as (_, bus):
+        async with daemon_on(bus, tmp_path):
+            pass
+        write_policy(tmp_path, STRICTER)
+        async with daemon_on(bus, tmp_path) as live, bus.agent("worker") as worker, bus.user("operator", "local") as operator:
+            assert await reads(worker, "r") == "deny"
+            assert await bind(operator, earlier) is None
+            assert await reads(worker, "r") == "allow"
+    assert await decided(live.log)
 
 
 async def test_a_policy_that_is_gone_keeps_the_old_one(tmp_path: Path) -> None:

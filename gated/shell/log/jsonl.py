@@ -6,15 +6,15 @@ memory and only read; taken into another log it comes out of that one again byte
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from pathlib import Path
 
 import anyio
 from msgspec import Struct
 
 from gated.core.chain import CheckpointNote, checkpoint_line, export_line, parse_line, policy_line, verify_records
-from gated.events import Record, ThreadId
-from gated.shell.log import EventLog, LogDamaged, LogUnavailable, Positioned, ReadableLog
+from gated.events import GENESIS, Record, ThreadId
+from gated.shell.log import EventLog, LogConflict, LogDamaged, LogUnavailable, Positioned, ReadableLog
 from gated.shell.log.anchors import anchors_of
 
 
@@ -129,19 +129,40 @@ class Imported(Struct, frozen=True):
     foreign_checkpoints: int
 
 
-async def import_export(log: EventLog, path: Path) -> Imported:
-    """Append a whole export or nothing of it. Raises `LogConflict` where a record does not continue its thread in the log,
-    `LogDamaged` where one is not what its hash says, `LogUnavailable`.
-    """
+class Export(Struct, frozen=True):
+    """A whole export that was read and whose records were verified."""
+
+    records: list[Record]
+    policies: dict[str, bytes]
+    checkpoints: list[CheckpointNote]
+
+    def must_follow(self, heads: Mapping[ThreadId, tuple[int, str]]) -> None:
+        """Raises `LogConflict` where a thread does not go on from its last record in a log, or from its beginning."""
+        seen: set[ThreadId] = set()
+        for record in self.records:
+            seq, head = heads.get(record.thread, (0, GENESIS))
+            if record.thread not in seen and (record.seq, record.prev) != (seq + 1, head):
+                raise LogConflict(record.thread, record.seq, seq)
+            seen.add(record.thread)
+
+
+async def read_export(path: Path) -> Export:
+    """Raises `LogDamaged` where a record is not what its hash says, or the file no export; `LogUnavailable`."""
     export = await anyio.to_thread.run_sync(open_export, path)
     records = [record async for _, record in export.read_all()]
     damage = verify_records(enumerate(records, 1)).damage
     if damage is not None:
         raise LogDamaged(damage.position, f"{path}: {damage.what}")
-    notes, behind = await export.checkpoints(), await log.head()
-    for digest, text in (await export.policies()).items():
+    return Export(records, await export.policies(), await export.checkpoints())
+
+
+async def take_in(log: EventLog, export: Export) -> Imported:
+    """Append a whole export or nothing of it. Raises `LogConflict` where a thread does not go on, `LogUnavailable`."""
+    export.must_follow(await log.heads())
+    behind = await log.head()
+    for digest, text in export.policies.items():
         await log.put_policy(digest, text)
-    await log.append_many(records)
-    for note in () if behind else notes:
+    await log.append_many(export.records)
+    for note in () if behind else export.checkpoints:
         await log.put_checkpoint(note)
-    return Imported(len(records), len(notes) if behind else 0)
+    return Imported(len(export.records), len(export.checkpoints) if behind else 0)

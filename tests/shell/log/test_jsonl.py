@@ -9,7 +9,7 @@ from gated.core.chain import export_line, policy_line
 from gated.events import Record, ThreadId
 from gated.shell.keys import load_or_make
 from gated.shell.log import LogConflict, LogDamaged, LogUnavailable, ReadableLog
-from gated.shell.log.jsonl import Imported, export_lines, import_export, open_export
+from gated.shell.log.jsonl import Imported, export_lines, open_export, read_export, take_in
 from gated.shell.log.open import open_log
 from gated.shell.log.sealing import Sealing
 from shell.log.backends import Backend, all_of, chained, intact
@@ -49,7 +49,7 @@ async def test_an_export_comes_back_byte_for_byte(backend: Backend, tmp_path: Pa
     (tmp_path / "other").mkdir()
     other = type(backend)(tmp_path / "other", monkeypatch)
     log = await other.open()
-    assert await import_export(log, path) == Imported(5, 0)
+    assert await take_in(log, await read_export(path)) == Imported(5, 0)
     assert await all_of(log) == mixed()
     assert await exported(log) == lines
     assert await exported(open_export(path)) == lines
@@ -89,11 +89,15 @@ async def test_an_import_goes_in_whole_or_not_at_all(backend: Backend, tmp_path:
     await log.append(U, 0, chained("u", 1))
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(LogConflict, match="record 1 of thread `u`"):
-        await import_export(log, path)
+        await take_in(log, await read_export(path))
     path.write_bytes(b"\n".join([*lines[:3], lines[3].replace(b'"search"', b'"delete"'), lines[4]]))
     with pytest.raises(LogDamaged, match="the body does not have the recorded hash, at position 4"):
-        await import_export(log, path)
+        await take_in(log, await read_export(path))
     assert await log.head() == 1
+    path.write_bytes(policy_line(DIGEST, TEXT) + b"\n" + b"\n".join(lines))
+    with pytest.raises(LogConflict):
+        await take_in(log, await read_export(path))
+    assert await log.policies() == {}
     await log.close()
 
 
@@ -104,7 +108,7 @@ async def test_checkpoints_are_not_taken_behind_other_records(backend: Backend, 
     with pytest.MonkeyPatch.context() as patch:
         log = await type(backend)(tmp_path / "other", patch).open()
         await log.append_many(chained("w", 1))
-        assert await import_export(log, path) == Imported(5, 3)
+        assert await take_in(log, await read_export(path)) == Imported(5, 3)
         assert await log.checkpoints() == []
         assert await intact(log) == 6
         await log.close()
