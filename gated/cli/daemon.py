@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -16,7 +16,7 @@ import typer
 
 from gated import wire
 from gated.cli import beside
-from gated.cli.output import NO, fail, run_async, say
+from gated.cli.output import CANNOT, NO, fail, run_async, say
 from gated.console.people import People
 from gated.core.policy import Policy
 from gated.ingress import is_id
@@ -87,7 +87,7 @@ def up(
     served = Served(console_port) if console else None
     custody = partial(open_custody, data.absolute() / "keys", copies, sign_verdicts=sign_verdicts)
     watched = _observing(metrics, traces)
-    run_async(lambda: _up(policy.absolute(), data.absolute(), port, custody, served, notify, watched))
+    _run(lambda came_up: _up(policy.absolute(), data.absolute(), port, custody, served, notify, watched, came_up))
 
 
 def _observing(metrics: str | None, traces: bool) -> Observing:
@@ -111,6 +111,7 @@ async def _up(
     served: Served | None,
     notify: Path | None,
     watched: Observing,
+    came_up: Callable[[], None],
 ) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
     channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
@@ -133,6 +134,7 @@ async def _up(
             stopped = anyio.Event()
 
             def ready() -> None:
+                came_up()
                 _announce(server.bus.url, data, policy)
                 if served is not None:
                     tasks.start_soon(beside.run_console, data, served.port, stopped.is_set)
@@ -147,6 +149,12 @@ async def _up(
     finally:
         with anyio.CancelScope(shield=True):
             await event_log.close()
+
+
+def _run(work: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> None:
+    """Run a gate. What ends it once it came up is a failure (exit status 1), what does before is a start that cannot be (2)."""
+    up: list[bool] = []
+    run_async(lambda: work(lambda: up.append(True)), status=lambda: NO if up else CANNOT)
 
 
 def _announce(url: str, data: Path, policy: Policy) -> None:
@@ -208,7 +216,7 @@ def serve(
     folder = keys or (CLUSTER_KEYS if cluster else keys_beside(Path(log)))
     opened = partial(open_custody, folder, copies, sign_verdicts=sign_verdicts)
 
-    async def work() -> None:
+    async def work(came_up: Callable[[], None]) -> None:
         custody = await anyio.to_thread.run_sync(opened)  # before the workers, that all find the same keys
         if workers > 1:
             raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
@@ -228,7 +236,7 @@ def serve(
             partitions=partitions,
             observing=watched,
         )
-        await (_work(settings, name) if cluster else _serve(settings, Path(log), custody))
+        await (_work(settings, name, came_up) if cluster else _serve(settings, Path(log), custody, came_up))
 
     def command() -> list[str]:
         options = {
@@ -256,7 +264,7 @@ def serve(
         }
         return worker_command(options, [flag for flag, given in flags.items() if given])
 
-    run_async(work)
+    _run(work)
 
 
 def _text(path: Path | None) -> str | None:
@@ -268,20 +276,27 @@ def _print_checkpoint(note: str) -> None:
     sys.stdout.flush()
 
 
-async def _serve(settings: Settings, path: Path, custody: Custody) -> None:
+async def _serve(settings: Settings, path: Path, custody: Custody, came_up: Callable[[], None]) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
     event_log = await open_for_writing(path, custody.sealing)
+
+    def ready() -> None:
+        came_up()
+        say(f"[bold]gated serves[/]  bus {settings.url}  log {path}")
+
     try:
-        started = daemon(settings, event_log, policy)
-        await run_until_told(started, lambda: say(f"[bold]gated serves[/]  bus {settings.url}  log {path}"))
+        await run_until_told(daemon(settings, event_log, policy), ready)
     finally:
         with anyio.CancelScope(shield=True):
             await event_log.close()
 
 
-async def _work(settings: Settings, name: str) -> None:
+async def _work(settings: Settings, name: str, came_up: Callable[[], None]) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, settings.policy)
     name = name or new_name()
-    await run_until_told(
-        worker(settings, policy, name), lambda: say(f"[bold]gated works[/]  cluster {settings.url}  worker {name}")
-    )
+
+    def ready() -> None:
+        came_up()
+        say(f"[bold]gated works[/]  cluster {settings.url}  worker {name}")
+
+    await run_until_told(worker(settings, policy, name), ready)

@@ -73,7 +73,11 @@ def fail(message: str, status: int = CANNOT) -> NoReturn:
     raise typer.Exit(status)
 
 
-def run_async(work: Callable[[], Coroutine[Any, Any, Any]], pass_on: type[GatedError] | None = None) -> Any:
+def run_async(
+    work: Callable[[], Coroutine[Any, Any, Any]],
+    pass_on: type[GatedError] | None = None,
+    status: Callable[[], int] = lambda: CANNOT,
+) -> Any:
     """Run a command's coroutine; an error that is for people ends it with its text, unless it is one to `pass_on`."""
     try:
         return anyio.run(work)
@@ -81,9 +85,12 @@ def run_async(work: Callable[[], Coroutine[Any, Any, Any]], pass_on: type[GatedE
         leaves = _leaves(error)
         if pass_on is not None and isinstance(leaves[0], pass_on):
             raise leaves[0] from None
-        if not all(isinstance(leaf, GatedError | UnsealError) or _of_a_file(leaf) for leaf in leaves):
+        said = [leaf for leaf in leaves if isinstance(leaf, typer.Exit)]  # by a task, with its text
+        if not all(isinstance(leaf, GatedError | UnsealError | typer.Exit) or _of_a_file(leaf) for leaf in leaves):
             raise
-        fail("; ".join(dict.fromkeys(map(_text, leaves))))
+        if said:
+            raise said[0] from None
+        fail("; ".join(dict.fromkeys(map(_text, leaves))), status())
 
 
 @contextmanager

@@ -6,11 +6,14 @@ Lists come in pages of at most `PAGE_BYTES`, since an answer is one message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
+import anyio
 import msgspec
 import nats.micro
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from nats.micro.request import Request
 from nats.micro.service import Service
@@ -26,6 +29,7 @@ from gated.views import run_view
 
 PAGE_BYTES: Final = 500_000
 PAGE_ITEMS: Final = 500
+STOP_SECONDS: Final = 2.0  # for the questions that are being answered
 
 Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -42,6 +46,12 @@ async def serve(client: Client, runs: Runs, prefix: str, more: Mapping[str, Verb
         await group.add_endpoint(name=name.replace(".", "_"), subject=name, handler=_handler(verb))
     await client.flush()  # whoever is told that the daemon is ready may ask
     return service
+
+
+async def stop(service: Service) -> None:
+    """Answer no more; a bus that is away, or a question that takes too long, holds nobody up."""
+    with suppress(NatsError), anyio.move_on_after(STOP_SECONDS):
+        await service.stop()
 
 
 def _verbs(runs: Runs) -> dict[str, Verb]:

@@ -21,8 +21,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.errors import ConnectionClosedError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
-from nats.errors import OutboundBufferLimitError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
@@ -95,13 +95,14 @@ class Bus:
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     async def consume(self) -> None:
-        """Receive inputs until cancelled; rewinds at every reconnection, gap and silence."""
+        """Receive inputs until cancelled; rewinds at every reconnection, gap and silence. Raises `BusError`."""
         self._rewinding.set()
         while True:
             with anyio.move_on_after(1.0):
                 await self._rewinding.wait()
             if self._stopped:
                 return
+            check_open(self.client)
             if self._rewinding.is_set() or anyio.current_time() - self._heard > SILENCE:
                 self._rewinding = anyio.Event()
                 await self._rewind()
@@ -233,6 +234,9 @@ class Bus:
                 return await self.client.publish(subject, data, headers=headers)
             except OutboundBufferLimitError:
                 await anyio.sleep(0.05)
+            except ConnectionClosedError:
+                check_open(self.client)
+                raise
 
 
 CONSUMER: Final = DAEMON.consumer
@@ -305,6 +309,13 @@ async def connect(
         wanted = ".".join(map(str, MIN_SERVER))
         raise BusError(f"the server at `{url}` has version {version.major}.{version.minor}.{version.patch}, at least {wanted}")
     return client
+
+
+def check_open(client: Client) -> None:
+    """Raises `BusError` where the client has given its connection up: on some of the server's errors it does, for good."""
+    if client.is_closed:
+        why = str(client.last_error or "") or "no reason was given"
+        raise BusError(f"the server ended the connection for good: {why}; start again once that is mended")
 
 
 async def disconnect(client: Client) -> None:

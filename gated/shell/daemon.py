@@ -47,7 +47,6 @@ log = structlog.get_logger("gated.daemon")
 
 DRAIN_SECONDS = 30.0
 FLUSH_SECONDS = 5  # for the bus to take what was said
-SERVICE_SECONDS = 2.0  # for the questions that are being answered
 
 
 class Settings(Struct, frozen=True):
@@ -132,8 +131,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
             finally:
                 with anyio.CancelScope(shield=True):
                     await _drain(made, event_log, client, ended)
-                    with anyio.move_on_after(SERVICE_SECONDS):
-                        await service.stop()
+                    await api.stop(service)
                     await made.scorer.close()
                 tasks.cancel_scope.cancel()
     finally:

@@ -156,9 +156,11 @@ class Worker:
             log.info("nobody hears this worker just now", error=str(error) or type(error).__name__)
 
     async def keep_beating(self) -> None:
+        """Raises `BusError` where nobody can hear this worker any more."""
         while True:
             await self.beat()
             await anyio.sleep(BEAT)
+            bus.check_open(self.place.client)
             self.reckon()
 
     def _count(self) -> None:
@@ -323,7 +325,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                     await made.leave("leaving")
                     if custody is not None and seals:
                         await made.writer.seal_when_due(custody.sealing, ending=True)
-                    await service.stop()
+                    await questions.stop(service)
                     await scorer.close()
                 tasks.cancel_scope.cancel()
     finally:

@@ -92,6 +92,19 @@ def test_a_gate_can_go_without_a_console(tmp_path: Path) -> None:
         assert "console" not in (tmp_path / "out").read_text()
 
 
+def test_a_gate_whose_bus_is_killed_says_so_and_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    command = [sys.executable, "-m", "gated", "up", "--policy", str(tmp_path / "policy.yaml"), "--data", str(tmp_path / "data")]
+    with (tmp_path / "out").open("w") as out:
+        running = subprocess.Popen([*command, "--no-console"], stdout=out, stderr=out, text=True)
+    said(tmp_path, "(gated is up)")
+    os.kill(int((tmp_path / "data" / "bus" / "server.lock").read_text()), signal.SIGKILL)
+    assert running.wait(20) == 1
+    told = (tmp_path / "out").read_text()
+    assert "error: the embedded nats-server ended with status -9" in told
+    assert "Traceback" not in told
+
+
 def test_the_console_ends_with_a_gate_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
     command = [sys.executable, "-m", "gated", "up", "--policy", str(tmp_path / "policy.yaml"), "--data", str(tmp_path / "data")]

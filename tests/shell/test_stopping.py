@@ -14,6 +14,7 @@ from gated.client import Verdict
 from gated.events import DeadlineReached
 from gated.shell import daemon, watching
 from gated.shell.answering import Answering
+from gated.shell.bus import BusError
 from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
 from gated.shell.said import Settled
@@ -99,6 +100,19 @@ async def test_what_a_failing_daemon_decided_and_never_said_is_said_at_the_next_
     assert [answer.code for answer in said if isinstance(answer, Verdict)] == ["privilege.approval_required", "approvals.expired"]
     async with open_log(str(tmp_path / "log.db")) as log:
         assert (await log.checkpoints())[-1].position == await log.head()
+
+
+async def test_a_daemon_ends_where_the_server_ended_its_connection_for_good(tmp_path: Path) -> None:
+    """Found by reading: the client closes itself on a revoked login, and the daemon went on as if it were connected."""
+
+    async def revoked() -> None:
+        async with gate(tmp_path) as live:
+            await live.daemon.receiver.client._process_err("'User Authentication Revoked'")
+            await anyio.sleep(20)
+
+    with pytest.raises(BaseExceptionGroup) as ended, anyio.fail_after(15):
+        await revoked()
+    assert ended.group_contains(BusError, match="ended the connection for good: .*Revoked", depth=1)
 
 
 async def test_a_reload_that_cannot_write_the_policy_into_the_log_changes_nothing(
