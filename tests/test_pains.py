@@ -1,7 +1,6 @@
 """What went wrong for users of other gates, row by row, and what proves here that it does not: a scenario or a test, by name.
 
-A name that is no longer there fails. Human approval is in `scenarios/pains-approvals.yaml`, failing open in
-`core/test_fail_open.py`.
+A name that is no longer there fails. Human approval is in `scenarios/pains-approvals.yaml`.
 """
 
 from __future__ import annotations
@@ -51,6 +50,35 @@ PROOFS: dict[str, tuple[tuple[str, str], ...]] = {
         ("core/test_check.py", "test_each_finding_with_its_line"),
     ),
     "told to read first what cannot be read": (("core/test_check.py", "test_each_finding_with_its_line"),),
+    # --- decisions that fail open ---
+    "a stage says deny and sets an error": (("core/test_fail_open.py", "test_a_stage_that_answers_what_is_no_finding_denies"),),
+    "a type error discards the forbidding rule": (("core/test_fail_open.py", "test_a_type_error_in_a_rule_denies"),),
+    "an engine out of reach is an abstention": (
+        ("shell/test_semantic.py", "test_where_nobody_judges_the_policy_says_what_happens"),
+    ),
+    "the parser drops conditions": (
+        ("core/test_fail_open.py", "test_a_misspelt_key_is_a_load_error_wherever_it_stands"),
+        ("core/test_policy_loads.py", "test_a_mistake_is_a_load_error_with_its_line_and_its_text"),
+    ),
+    "no policies loaded: everything allowed": (
+        ("core/test_fail_open.py", "test_an_empty_policy_denies_everything"),
+        ("shell/test_empty_policy.py", "test_an_empty_policy_denies_everybody_and_health_shows_that_there_are_no_agents"),
+    ),
+    "one bad file skipped, a weaker set swapped in": (
+        ("core/test_fail_open.py", "test_one_broken_file_breaks_the_folder"),
+        ("shell/test_reload.py", "test_a_broken_policy_keeps_the_old_one_and_health_says_why"),
+    ),
+    "a host that does not know the gate's word": (
+        ("client/test_unknown_words.py", "test_every_word_has_its_exception_but_allow_runs"),
+        ("client/adapters/test_claude_code.py", "test_a_word_that_the_host_does_not_know_is_never_said"),
+    ),
+    "a key parsed and never used": (("core/test_policy_keys.py", "test_every_key_has_a_case_or_is_proven_elsewhere"),),
+    "an evaluation error leaves no event": (
+        ("core/test_fail_open.py", "test_a_stage_that_raises_denies_and_says_so_in_the_log"),
+    ),
+    "contradictory settings, said in a log line only": (
+        ("core/test_fail_open.py", "test_contradictory_settings_are_load_errors"),
+    ),
     # --- budgets, phases, order ---
     "limit 6, eight parallel calls": (
         (BUDGETS, "of eight parallel calls under a limit of six exactly six are admitted"),
@@ -71,6 +99,10 @@ PROOFS: dict[str, tuple[tuple[str, str], ...]] = {
         (BUDGETS, "a read is stale once somebody else has written, whoever and with whatever tool"),
     ),
     "a partial read blesses a full overwrite": ((BUDGETS, "a partial read blesses no write"),),
+    "fan-out starts, the budget ends half way": (
+        ("core/test_foresee.py", "test_a_plan_of_five_with_three_left"),
+        ("client/test_client.py", "test_what_is_left_can_be_asked_without_taking_anything"),
+    ),
     "an order split into small ones": ((BUDGETS, "an order that is split into small ones meets the barrier on their sum"),),
     "`0.1 + 0.2 <= 0.3`": (
         (BUDGETS, "0.10 and 0.20 are 0.30, and a limit is inclusive"),

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli import timeline as timelines
+from gated.cli.can_i import can_i
 from gated.cli.output import NO, Json, LogPath, colour, fail, run_async, say, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.running import kill, start
@@ -189,4 +190,5 @@ def _print_state(view: dict[str, Any]) -> None:
 
 
 app.command("start", epilog="Example: gated runs start r1 --agent coder --task 'Fix the typo'")(start)
+app.command("can-i", epilog='Example: gated runs can-i r1 --tool send_email --args \'{"to": "ana"}\' --times 3')(can_i)
 app.command("kill", epilog="Example: gated runs kill r1 --reason 'wrong branch'")(kill)

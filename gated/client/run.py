@@ -16,7 +16,7 @@ from gated.client import binding
 from gated.client.calls import Admitted, Call, Outcome, content_of, cost_of, digest, id_of, inside, wanted
 from gated.client.errors import AlreadyMade, GateError, GateUnavailable, Refused, Suspended, Unreported, error_of
 from gated.events import RunId, Sender, Status, ThreadId
-from gated.wire import Origin, Refusal, ReminderMessage, RunStatus, Verdict
+from gated.wire import Origin, Refusal, Remaining, ReminderMessage, RunStatus, Verdict
 
 if TYPE_CHECKING:
     from gated.client.gate import Gate
@@ -100,6 +100,18 @@ class Run:
             return (await self.check_batch([call], wait=wait, timeout=timeout))[0]
         known = id_of(call.call if isinstance(call, Verdict) else call)
         return (await self._verdicts(wire.Recall(call=known), [known], wait, timeout))[0]
+
+    async def can_i(self, calls: Sequence[Call] = (), *, timeout: float | None = None) -> Remaining:
+        """What is left of the run's budgets, and what would be decided on `calls` if they were asked for in one message.
+
+        Nothing is taken, recorded or promised by it. Raises like `check`.
+        """
+        asked = wire.CanI(calls=[wanted(call, self.origin) for call in calls], nesting="explicit")
+        (answer,) = await self._gate.ask(self.origin, asked, [None], timeout)
+        if isinstance(answer, Refusal):
+            raise Refused(answer.code, answer.reason)
+        assert isinstance(answer, Remaining)
+        return answer
 
     async def _verdicts(self, message: Struct, ids: list[str], wait: Wait, timeout: float | None) -> list[Verdict]:
         with self._gate.question(self.origin, message, ids) as asked:

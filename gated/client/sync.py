@@ -25,7 +25,7 @@ from gated.client.calls import Admitted, Call, Outcome, inside
 from gated.client.errors import GateUnavailable
 from gated.client.run import Wait
 from gated.events import RunId, Status, ThreadId
-from gated.wire import RunStatus, Verdict
+from gated.wire import Remaining, RunStatus, Verdict
 
 __all__ = ["Gate", "Run", "connect"]
 
@@ -126,6 +126,10 @@ class Run:
     def resume(self, call: str | Verdict | Call, *, wait: Wait = True, timeout: float | None = None) -> Verdict:
         """The verdict of a call that was asked for before. See the async `Run.resume`."""
         return self._portal(self._run.resume, call, wait=wait, timeout=timeout)
+
+    def can_i(self, calls: Sequence[Call] = (), *, timeout: float | None = None) -> Remaining:
+        """What is left of the run's budgets, and what would be decided on `calls`. See the async `Run.can_i`."""
+        return self._portal(self._run.can_i, calls, timeout=timeout)
 
     def report(
         self,

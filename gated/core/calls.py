@@ -299,7 +299,7 @@ def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
         nested=_nested(turn, profile, plea),
         at=turn.at,
         touched=turn.writable(_touched(profile, plea)) if profile.ordered else NOTHING_TOUCHED,
-        ancestors=_seats(turn) if run.parent is not None else (),
+        ancestors=seats(turn) if run.parent is not None else (),
     )
 
 
@@ -312,7 +312,7 @@ def _touched(profile: Profile, plea: Plea) -> Touched:
         return Touched(findings=(Finding("order", "deny", "order.crashed", reason, error=type(error).__name__),))
 
 
-def _seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
+def seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
     known, runs = turn.registry.known, turn.state.runs
     above = ancestors(known, turn.state, turn.run_id)
     return tuple(pipeline.Seat(i, runs[i], known[runs[i].policy].profile(runs[i].agent)) for i in above)

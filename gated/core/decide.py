@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from gated.core import answers, batches, calls, outcomes
+from gated.core import answers, batches, calls, foresee, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
 from gated.core.redaction.cover import Seen, is_clear, look
@@ -26,6 +26,7 @@ from gated.events import (
     AbortRequested,
     AgentId,
     Body,
+    CanIAsked,
     DeadlineReached,
     Decision,
     ErasureRequested,
@@ -175,6 +176,8 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
             answers.forget(turn, observation)
         case RecallRequested():
             calls.recall(turn, observation)
+        case CanIAsked():
+            foresee.can_i(turn, observation)
         case DeadlineReached():
             answers.time_passed(turn, observation)
         case NoticeReported():

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from gated.events import CallId, IntentsReceived, Observation, ResolutionReceived
+from gated.events import CallId, CanIAsked, IntentsReceived, Observation, ResolutionReceived
 
 MOST_LINKS: Final = 40
 
@@ -49,7 +49,7 @@ def follow(path: str, read_link: Callable[[str], str | None]) -> str:
 def with_links(said: Said, found: Mapping[CallId, Mapping[str, str]]) -> Said:
     """The observation with where the paths of its calls lead. What was said before stays."""
     match said:
-        case IntentsReceived():
+        case IntentsReceived() | CanIAsked():
             calls = tuple(
                 replace(wanted, links={**(wanted.links or {}), **found[wanted.id]})
                 if wanted.id is not None and wanted.id in found and wanted.refused is None

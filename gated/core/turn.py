@@ -28,6 +28,7 @@ from gated.events import (
     CallRefused,
     Decision,
     PolicyRebound,
+    Remaining,
     RunAnswered,
     RunEnded,
     RunId,
@@ -68,7 +69,7 @@ class Unfollowed(Struct, frozen=True):
     paths: tuple[str, ...]
 
 
-Reply = Repeat | CallDecided | CallRefused | RunAnswered | TicketAnswered | UngatedExecution
+Reply = Repeat | CallDecided | CallRefused | Remaining | RunAnswered | TicketAnswered | UngatedExecution
 
 
 class Registry(Struct, frozen=True):

@@ -37,6 +37,7 @@ from gated.events.findings import Breach, Circuit, Finding, Move, Reminder, Touc
 from gated.events.ids import MILLION, AgentId, CallId, Decided, Phase, Role, RunId, Sender, Status, ThreadId, TicketId, Value
 from gated.events.observations import (
     AbortRequested,
+    CanIAsked,
     DeadlineReached,
     Embedding,
     ErasureRequested,
@@ -58,6 +59,7 @@ from gated.events.observations import (
     Wanted,
 )
 from gated.events.record import GENESIS, VERSION, Body, Record, UnsealError, as_said, encode, kind_of, seal, unseal
+from gated.events.remaining import Foreseen, Limit, Remaining, Unit
 
 __all__ = [
     "GENESIS",
@@ -75,6 +77,7 @@ __all__ = [
     "CallId",
     "CallRefused",
     "CallSettled",
+    "CanIAsked",
     "Circuit",
     "DataErased",
     "DeadlineReached",
@@ -85,9 +88,11 @@ __all__ = [
     "Finding",
     "Fingerprints",
     "FinishRequested",
+    "Foreseen",
     "ForgetRequested",
     "Forgotten",
     "IntentsReceived",
+    "Limit",
     "MessageRefused",
     "Move",
     "NoticeReported",
@@ -99,6 +104,7 @@ __all__ = [
     "Reading",
     "RecallRequested",
     "Record",
+    "Remaining",
     "Remember",
     "Remembered",
     "Reminder",
@@ -121,6 +127,7 @@ __all__ = [
     "TicketOpened",
     "Touch",
     "UngatedExecution",
+    "Unit",
     "UnsealError",
     "Value",
     "Wanted",

@@ -140,6 +140,14 @@ class RecallRequested(Struct, frozen=True, tag="recall_requested", tag_field="ki
     call: CallId
 
 
+class CanIAsked(Struct, frozen=True, omit_defaults=True, tag="can_i_asked", tag_field="kind"):
+    """An agent asks what is left of its budgets, and what would be decided on some calls. It is answered, never recorded."""
+
+    by: Sender
+    calls: tuple[Wanted, ...] = ()
+    nesting: Literal["explicit", "inferred"] = "inferred"
+
+
 class DeadlineReached(Struct, frozen=True, tag="deadline_reached", tag_field="kind"):
     """A timer of the shell ran: the fact is only that time has come to `due`; what follows is the core's to say."""
 
@@ -192,6 +200,7 @@ Observation = (
     | ResolutionReceived
     | ForgetRequested
     | RecallRequested
+    | CanIAsked
     | DeadlineReached
     | NoticeReported
     | PolicyBound

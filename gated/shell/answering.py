@@ -16,7 +16,17 @@ from gated import wire
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.core.turn import Repeat, Reply
-from gated.events import CallDecided, CallRefused, DeadlineReached, Decision, IntentsReceived, Record, TicketOpened, unseal
+from gated.events import (
+    CallDecided,
+    CallRefused,
+    CanIAsked,
+    DeadlineReached,
+    Decision,
+    IntentsReceived,
+    Record,
+    TicketOpened,
+    unseal,
+)
 from gated.shell import faults
 from gated.shell.log import EventLog, LogConflict
 from gated.shell.open_tickets import OpenTickets
@@ -52,11 +62,11 @@ class Answering:
             await self._reply(item, reply)
         faults.point("published")
 
-    async def refuse(self, said: Said, asked: IntentsReceived, code: str, reason: str) -> None:
-        """Answer an agent's calls at once: nothing is decided, and nothing stands in the log."""
+    async def refuse(self, said: Said, asked: IntentsReceived | CanIAsked, code: str, reason: str) -> None:
+        """Answer an agent's calls, or its question, at once: nothing is decided, and nothing stands in the log."""
         out = wire.out_subject(said.thread, said.run, said.observation.by.name, self._outlet.prefix)
-        for wanted in asked.calls:
-            refusal = wire.Refusal(code=code, reason=reason, call=wanted.id)
+        for call in [wanted.id for wanted in asked.calls] if isinstance(asked, IntentsReceived) else [None]:
+            refusal = wire.Refusal(code=code, reason=reason, call=call)
             await self._outlet.publish(out, wire.encode(refusal), said.message_id)
 
     async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
@@ -80,7 +90,7 @@ class Answering:
         if not await self._outlet.publish(events, wire.record_event(record), None):
             await self._outlet.publish(events, wire.stub(record), None)
 
-    def _to_approvers(self, decision: Decision, item: Settled, at: int) -> wire.TicketMessage | None:
+    def _to_approvers(self, decision: Decision | Reply, item: Settled, at: int) -> wire.TicketMessage | None:
         said, opened = item.said, None
         if isinstance(decision, TicketOpened):
             opened = opened_view(said.thread, said.run, item.agent, item.policy, decision)

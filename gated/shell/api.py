@@ -5,6 +5,7 @@ Lists come in pages of at most `PAGE_BYTES`, since an answer is one message.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -18,11 +19,15 @@ from nats.errors import MaxPayloadError
 from nats.micro.request import Request
 from nats.micro.service import Service
 
-from gated import ingress
+from gated import ingress, wire
+from gated.core.foresee import remaining
+from gated.core.links import with_links
+from gated.core.turn import Turn
 from gated.errors import GatedError
-from gated.events import Record, RunId, ThreadId
+from gated.events import CanIAsked, Record, RunId, Sender, ThreadId
 from gated.shell.log import LogError
 from gated.shell.open_tickets import pending
+from gated.shell.paths import links_of
 from gated.shell.runs import Runs
 from gated.ticket_views import line_view, open_ticket, ticket_views
 from gated.views import run_view
@@ -78,6 +83,25 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
             raise ApiError(f"there is no run `{run}` on thread `{thread}`")
         return run_view(state, RunId(run), runs.registry.known[found.policy])
 
+    async def can_i(asked: dict[str, Any]) -> Any:
+        """What is left to a run, and what would be decided on `calls`; nothing is taken for it."""
+        thread, run = ThreadId(_id(asked, "thread")), RunId(_id(asked, "run"))
+        calls = asked.get("calls", [])
+        if not isinstance(calls, list) or len(calls) > wire.MOST_QUESTIONS:
+            raise ApiError(f"`calls` is a list of at most {wire.MOST_QUESTIONS} calls")
+        state = await runs.look(thread)
+        runs.telemetry.looked(thread)
+        found = state.runs.get(run)
+        if found is None:
+            raise ApiError(f"there is no run `{run}` on thread `{thread}`")
+        wanted = tuple(ingress.wanted_from(call, i) for i, call in enumerate(calls))
+        question, at = CanIAsked(Sender("agent", found.agent), wanted), time.time_ns() // 1000
+        answer = remaining(turn := Turn(runs.registry, state, run, at), question)
+        if turn.unfollowed:
+            question = with_links(question, await links_of(turn.unfollowed))
+            answer = remaining(Turn(runs.registry, state, run, at), question)
+        return answer
+
     async def tickets_list(_: dict[str, Any]) -> Any:
         """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
         threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
@@ -128,6 +152,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         "health": health,
         "policy.show": policy_show,
         "runs.show": runs_show,
+        "can_i": can_i,
         "tickets.list": tickets_list,
         "tickets.page": tickets_page,
         "tickets.show": tickets_show,

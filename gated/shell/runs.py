@@ -28,7 +28,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unfollowed, Unscored
-from gated.events import DeadlineReached, ErasureRequested, IntentsReceived, Observation, Record, RunId, ThreadId
+from gated.events import CanIAsked, DeadlineReached, ErasureRequested, IntentsReceived, Observation, Record, RunId, ThreadId
 from gated.shell import faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
@@ -96,7 +96,7 @@ class Runs:
         self._asking: TaskGroup | None = None
         self._decide = decide
         self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
-        self._refused: list[tuple[Said, IntentsReceived]] = []  # asked by agents that have too much waiting
+        self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived = anyio.Event()
         self._overloaded = anyio.Event()
         self._draining = False
@@ -120,7 +120,7 @@ class Runs:
         limits = self.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
         said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
-        if isinstance(observation, IntentsReceived) and self._mailbox.crowded(_agent_of(said)):
+        if isinstance(observation, IntentsReceived | CanIAsked) and self._mailbox.crowded(_agent_of(said)):
             self._refused.append((said, observation))
             self._overloaded.set()
             return

@@ -6,10 +6,13 @@ only here. Identity is the subject's, never the payload's. Money is US dollars o
 
 from __future__ import annotations
 
+from gated.events import Remaining
 from gated.wire.inbound import (
     MAX_PAYLOAD,
+    MOST_QUESTIONS,
     MSGPACK,
     SENDERS,
+    CanI,
     Erase,
     Forget,
     Inbound,
@@ -62,11 +65,13 @@ from gated.wire.subjects import (
 
 __all__ = [
     "MAX_PAYLOAD",
+    "MOST_QUESTIONS",
     "MSGPACK",
     "PREFIX",
     "RE",
     "SENDERS",
     "STREAM",
+    "CanI",
     "Erase",
     "Forget",
     "Inbound",
@@ -79,6 +84,7 @@ __all__ = [
     "Recall",
     "RecordOmitted",
     "Refusal",
+    "Remaining",
     "RememberPattern",
     "ReminderMessage",
     "Resolution",

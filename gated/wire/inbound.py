@@ -13,6 +13,7 @@ from gated.events import (
     AbortRequested,
     AgentId,
     CallId,
+    CanIAsked,
     ErasureRequested,
     FinishRequested,
     ForgetRequested,
@@ -34,6 +35,7 @@ from gated.units import parse_usd
 from gated.wire.subjects import Origin
 
 MAX_PAYLOAD: Final = 1_048_576
+MOST_QUESTIONS: Final = 100  # calls that one `can_i` asks about
 MSGPACK: Final = "application/msgpack"
 MessageId = Annotated[str, Meta(pattern=ingress.ID_PATTERN)]
 
@@ -81,6 +83,13 @@ class Recall(Struct, frozen=True, forbid_unknown_fields=True, tag="recall", kw_o
     """What was decided on a call? The answer is its recorded verdict, replayed."""
 
     call: MessageId
+
+
+class CanI(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="can_i", kw_only=True):
+    """What is left of the run's budgets, and what would be decided on these calls? Nothing is taken, recorded or promised."""
+
+    calls: Annotated[list[Any], Meta(max_length=MOST_QUESTIONS)] = []
+    nesting: Literal["explicit", "inferred"] = "inferred"
 
 
 class RunFinish(Struct, frozen=True, forbid_unknown_fields=True, tag="run.finish"):
@@ -136,12 +145,12 @@ class Erase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     reason: Annotated[str, Meta(max_length=1000)] = ""
 
 
-Inbound = RunStart | Intents | Outcome | Recall | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget | Erase
+Inbound = RunStart | Intents | Outcome | Recall | CanI | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget | Erase
 
 _IN: Final = msgspec.json.Decoder(Inbound)
 
 SENDERS: Final[dict[str, tuple[type[Struct], ...]]] = {
-    "agent": (RunStart, Intents, Outcome, Recall, RunFinish, RunAbort),
+    "agent": (RunStart, Intents, Outcome, Recall, CanI, RunFinish, RunAbort),
     "approver": (Resolution, Forget),
     "operator": (RunStart, PolicyBind, RunKill, Forget, Erase),
     "runner": (Outcome,),
@@ -209,6 +218,8 @@ def to_observation(origin: Origin, message: Inbound, message_id: str | None = No
             return OutcomeReported(by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens)
         case Recall():
             return RecallRequested(by, CallId(message.call))
+        case CanI():
+            return CanIAsked(by, tuple(ingress.wanted_from(call, i) for i, call in enumerate(message.calls)), message.nesting)
         case RunStart():
             return _run_started(by, message, message_id)
         case RunFinish():

@@ -15,6 +15,7 @@ from gated.events import (
     Decided,
     Finding,
     Record,
+    Remaining,
     Reminder,
     RunAnswered,
     RunEnded,
@@ -120,7 +121,7 @@ class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_on
     details: dict[str, Any] = {}
 
 
-Outbound = Verdict | ReminderMessage | RunStatus | Refusal
+Outbound = Verdict | ReminderMessage | RunStatus | Refusal | Remaining
 
 _ENCODER: Final = msgspec.json.Encoder()
 _OUT: Final = msgspec.json.Decoder(Outbound)
@@ -214,6 +215,8 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
             )
         case RunAnswered():
             return RunStatus(status=decision.status, message=decision.message, seq=seq, at=rfc3339(at))
+        case Remaining():
+            return decision
     return None
 
 

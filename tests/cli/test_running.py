@@ -85,3 +85,18 @@ async def test_binding_names_the_policy_also_where_no_run_is_open(tmp_path: Path
         assert (status, digest in said, "no run is open" in said) == (0, True, True)
         status, said = await gated(tmp_path, "policy", "bind", "--now", "--policy", "0" * 64)
         assert (status, f"knows no policy `{'0' * 64}`" in said) == (1, True)
+
+
+async def test_what_is_left_to_a_run_and_whether_a_call_would_be_allowed(tmp_path: Path) -> None:
+    policy = POLICY.replace("checks: [privilege], runs: {opened_by: operator}", "resource_budget: {max_calls: 3}")
+    async with gate(tmp_path, policy) as live, live.bus.agent("worker") as worker:
+        await worker.run(run="r1").check("read", {})
+        status, said = await gated(tmp_path, "runs", "can-i", "r1")
+        assert (status, "may make 2 more calls" in said, "max_calls" in said, "privacy 0.5" in said) == (0, True, True, True)
+        status, said = await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--times", "2", "--json")
+        assert (status, [verdict["decision"] for verdict in json.loads(said)["verdicts"]]) == (0, ["allow", "allow"])
+        status, said = await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--times", "3")
+        assert (status, said.count("allow"), "privilege.calls" in said) == (1, 2, True)
+        assert (await gated(tmp_path, "runs", "can-i", "ghost"))[0] == 1
+        assert (await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--args", "{"))[0] == 2
+        assert (await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--args", "[1]"))[0] == 1

@@ -48,6 +48,28 @@ async def test_a_batch_has_one_verdict_a_call_in_order(tmp_path: Path) -> None:
     assert [v.decision for v in atomic] == ["deny", "deny"]
 
 
+async def test_what_is_left_can_be_asked_without_taking_anything(tmp_path: Path) -> None:
+    policy = """
+version: 1
+agents:
+  worker: {allowed_tools: [read], data_scope: any, resource_budget: {max_calls: 3}}
+"""
+    async with gate(tmp_path, policy) as live, live.bus.agent("worker") as worker, worker.run(run="r") as run:
+        await run.check("read", {}, call="c1")
+        records = live.daemon.runs.health.records
+        for _ in range(2):
+            left = await run.can_i([Call("read")] * 3 + [Call("shell")])
+            assert (left.status, left.calls, left.left("max_calls")) == ("open", 2, 2)
+            assert [verdict.decision for verdict in left.verdicts] == ["allow", "allow", "deny", "deny"]
+            assert [verdict.code for verdict in left.verdicts][2:] == ["privilege.calls", "privilege.not_allowed"]
+        assert (await run.can_i()).verdicts == ()
+        assert live.daemon.runs.health.records == records
+        assert (await state(live)).refusals == 0
+    async with gate(tmp_path / "2", policy) as live, live.bus.agent("worker") as worker:
+        with pytest.raises(Refused, match="run_not_open"):
+            await worker.run(run="r", resume=True).can_i()
+
+
 async def test_checks_at_once_get_each_its_own(tmp_path: Path) -> None:
     async with worker_run(tmp_path) as (_, run):
         verdicts = await asyncio.gather(*(run.check("read", {"n": n}, call=f"c{n}") for n in range(50)))

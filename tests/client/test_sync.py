@@ -48,6 +48,7 @@ def test_checks_outcomes_and_the_end_of_a_run(tmp_path: Path) -> None:
             verdicts = run.check_batch([Call("read"), Call("shell")], mode="atomic")
             assert [verdict.code for verdict in verdicts] == ["batch.sibling_denied", "privilege.forbidden"]
             assert run.resume("c1").settled
+            assert [verdict.decision for verdict in run.can_i([Call("read"), Call("shell")]).verdicts] == ["allow", "deny"]
         assert state(live, call).end == "complete"
         with pytest.raises(ValueError, match="mine"), worker.run(run="s"):
             raise ValueError("mine")
