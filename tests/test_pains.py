@@ -125,7 +125,7 @@ PROOFS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "a crafted id collides with storage keys": (
         (INGRESS, "an id that is none is refused before it becomes a key"),
-        ("shell/test_fuzz.py", "test_an_id_outside_the_contract_is_not_answered_and_does_no_harm"),
+        ("shell/test_fuzz.py", "test_an_id_outside_the_contract_is_refused_and_does_no_harm"),
     ),
     # --- event log, replay, audit ---
     "two writers fork the chain": (
