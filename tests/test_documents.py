@@ -189,10 +189,10 @@ def test_the_depth_limit_is_inclusive() -> None:
 
 
 def test_large_files_are_read_in_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     text = "agents:\n" + "".join(f"  a{i}:\n    allowed_tools: [x, y]\n" for i in range(5_000))
     assert len(read(text).data["agents"]) == 5_000
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

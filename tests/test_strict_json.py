@@ -395,15 +395,15 @@ DEADLY = {
 
 @pytest.mark.parametrize("name", DEADLY)
 def test_deadly_inputs_are_refused_in_time(name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert refusal(DEADLY[name]).code in ("shape", "args", "too_large")
-    assert time.perf_counter() - start < 3  # what is quadratic takes minutes
+    assert time.process_time() - start < 3  # what is quadratic takes minutes
 
 
 def test_runs_of_digits_just_under_the_cap_cost_no_square() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert parse(b'{"a":"' + (b"1" * MAX_DIGITS + b"x") * 1000 + b'"}')
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_a_proof_that_fails_without_a_found_fault_still_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from gated.units import rfc3339
 from gated.wire import Origin
 
 ANSWER_SECONDS: Final = 5.0
+STILL_SEARCHING: Final = 0.1  # seconds until a gate is asked again that has started just now and found nothing yet
 
 Line = dict[str, Any]  # an open ticket, as the API lists it, with RFC 3339 times
 
@@ -75,8 +76,9 @@ class Desk:
         while not whole:
             page = await self.ask("tickets.page", after=after)
             found += map(_readable, page["tickets"])
-            whole = page["complete"] or not page["tickets"]
-            after = page["after"]
+            after, whole = page["after"], page["complete"]
+            if not whole and not page["tickets"]:
+                await anyio.sleep(STILL_SEARCHING)
         return sorted(found, key=lambda line: (line["opened_at"], line["ticket"]))
 
     async def ticket(self, ticket: str) -> Line | None:

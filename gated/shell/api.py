@@ -104,6 +104,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
 
     async def tickets_list(_: dict[str, Any]) -> Any:
         """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
+        await runs.open_tickets.whole()
         threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
         return [view for thread in threads for view in ticket_views(await runs.look(thread))]
 

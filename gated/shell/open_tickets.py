@@ -1,8 +1,8 @@
 """Where the open tickets are, in the order they were opened: what lists of them are made from, without a look at every thread.
 
 Live it follows what is published of tickets. After a start the runs with a deadline in the log are looked through, one after
-another between other work; until that is done a list says that it may not be whole. The states remain the truth: what is
-listed here and is not open there is passed over.
+another between other work; until that has begun and is done a list says that it may not be whole. The states remain the truth:
+what is listed here and is not open there is passed over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import NamedTuple
+
+import anyio
 
 from gated.core.state import ThreadState
 from gated.core.tickets import Ticket
@@ -35,10 +37,16 @@ class OpenTickets:
         self._places: dict[str, Place] = {}
         self._numbers = count(1)
         self._unsearched: deque[tuple[ThreadId, RunId]] = deque()
+        self._whole = anyio.Event()
 
     @property
     def complete(self) -> bool:
-        return not self._unsearched
+        return self._whole.is_set()
+
+    async def whole(self) -> None:
+        """Wait until they are complete."""
+        while not self.complete:
+            await self._whole.wait()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -53,6 +61,8 @@ class OpenTickets:
     def search_later(self, thread: ThreadId, run: RunId) -> None:
         """A run that may have open tickets since before the start."""
         self._unsearched.append((thread, run))
+        if self.complete:
+            self._whole = anyio.Event()
 
     async def search(self, look: Look) -> None:
         """Look through the runs that were open at the start. Raises what `look` raises; that run is looked at again then."""
@@ -61,6 +71,7 @@ class OpenTickets:
             for ticket in pending(await look(thread), run):
                 self._add(ticket.id, thread, run)
             self._unsearched.popleft()
+        self._whole.set()
 
     def _add(self, ticket: str, thread: ThreadId, run: RunId) -> None:
         if ticket not in self._places:

@@ -354,6 +354,7 @@ def cluster(made: Worker) -> dict[str, questions.Verb]:
 
     async def tickets_list(_: dict[str, Any]) -> Any:
         """The open tickets of all workers."""
+        await made.view.open_tickets.whole()
         places = {(place.thread, place.run) for _, place in made.view.open_tickets.after(0)}
         states = [await made.view.look(thread) for thread in dict.fromkeys(thread for thread, _ in sorted(places))]
         return [view for state in states for view in ticket_views(state)]

@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from cli.test_cli import gated
 from gated.client import Call, Verdict
+from patience import PATIENCE
 from shell.live import POLICY, Live, gate
 
 MAY_ANSWER = POLICY.replace("timeout: 15m", "timeout: 15m, may_answer: true")
@@ -138,7 +139,7 @@ def test_watching_on_a_terminal_and_answering_by_key(tmp_path: Path) -> None:
             seen(mine, "is rejected")
             os.write(mine, b"q")
             rest(mine)
-            assert watch.wait(10) == 0
+            assert watch.wait(PATIENCE) == 0
         os.close(mine)
         assert sorted(str(became(call).code or became(call).decision) for call in ("c1", "c2")) == ["allow", "approvals.rejected"]
         assert ids

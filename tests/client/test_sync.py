@@ -18,6 +18,7 @@ from gated import client, wire
 from gated.client import Call, Denied, GateUnavailable, Rejected, Suspended, sync
 from gated.core.state import RunState
 from gated.events import RunId, Sender, ThreadId
+from patience import blocking_until
 from shell.live import Live, decided, gate, tell
 
 
@@ -131,9 +132,15 @@ def test_without_a_gate_nothing_runs(tmp_path: Path) -> None:
             run.call("read", {}, lambda: pytest.fail("it ran"))
 
 
+def interrupt(live: Live, call: Callable[..., Any]) -> None:
+    """Interrupt the main thread once its call waits for people."""
+    blocking_until(lambda: call(decided, live.log))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_an_interrupted_caller_stops_waiting_and_the_block_ends(tmp_path: Path) -> None:
     with live_gate(tmp_path) as (live, call), agent(live, "payer") as payer:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt, args=(live, call)).start()
         with pytest.raises(KeyboardInterrupt), payer.run(run="r") as run:
             run.call("refund", {}, lambda: pytest.fail("it ran"), call="c", wait=True)
         assert not payer._gate._questions

@@ -23,8 +23,9 @@ from gated.client import (
     Verdict,
     current_call,
 )
-from gated.events import RunId, Sender, ThreadId
-from shell.live import Live, daemon_on, decided, gate, server, tell, write_policy
+from gated.events import CallDecided, RunId, Sender, ThreadId
+from patience import until
+from shell.live import Clock, Live, daemon_on, decided, gate, server, tell, write_policy
 
 SHORT = """
 version: 1
@@ -57,10 +58,11 @@ async def answer(bob: Client, verdict: Verdict, decision: Any = "approve", **mor
 
 async def suspension(live: Live, call: str = "c") -> Verdict:
     """The suspension of a call, once it is in the log."""
-    with anyio.fail_after(5):
-        while not (made := (await decided(live.log)).get(call)):  # noqa: ASYNC110 (nothing tells when)
-            await anyio.sleep(0.02)
-    return wire.verdict(made[0], "", 0, 0)
+
+    async def found() -> list[CallDecided] | None:
+        return (await decided(live.log)).get(call)
+
+    return wire.verdict((await until(found))[0], "", 0, 0)
 
 
 async def settled(live: Live) -> bool:
@@ -105,10 +107,10 @@ async def test_waiting_has_an_end_where_one_is_set_and_the_ticket_stays(tmp_path
         assert (await run.resume("c")).decision == "allow"
 
 
-async def test_three_that_wait_together_get_three_verdicts_of_their_own(tmp_path: Path) -> None:
+async def test_three_that_wait_together_get_three_verdicts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answered in the other order: one approved, one rejected, one by time."""
     verdicts: list[Verdict] = []
-    async with asking(tmp_path, "2s") as (live, payer, bob), anyio.create_task_group() as tasks:
+    async with asking(tmp_path) as (live, payer, bob), anyio.create_task_group() as tasks:
         calls = [Call("refund", {"amount": n}, id=f"c{n}") for n in range(3)]
 
         async def work() -> None:
@@ -117,6 +119,13 @@ async def test_three_that_wait_together_get_three_verdicts_of_their_own(tmp_path
         tasks.start_soon(work)
         await answer(bob, await suspension(live, "c2"), "reject")
         await answer(bob, await suspension(live, "c1"))
+
+        async def answered() -> bool:
+            made = await decided(live.log)
+            return len(made["c1"]) == len(made["c2"]) == 2
+
+        await until(answered)
+        Clock(monkeypatch).forward(live, 15 * 60)
     assert [(v.call, v.decision, v.code) for v in verdicts] == [
         ("c0", "deny", "approvals.expired"),
         ("c1", "allow", None),
@@ -169,10 +178,7 @@ async def test_where_a_person_answered_for_the_tool_it_does_not_run(tmp_path: Pa
             assert suspended.decision == "suspend"
 
         tasks.start_soon(work)
-        with anyio.fail_after(5):
-            while not (made := await decided(live.log)):  # noqa: ASYNC110 (nothing tells when)
-                await anyio.sleep(0.02)
-        (call,) = made
+        (call,) = await until(lambda: decided(live.log))
         await answer(bob, await suspension(live, call), result={"done": "by hand"})
     assert results == [{"done": "by hand"}]
 
@@ -228,9 +234,9 @@ async def test_what_the_gate_never_heard_of_cannot_be_resumed_by_its_id_alone(tm
             await run.resume("a b")
 
 
-async def test_a_restarted_daemon_still_tells_whoever_waited(tmp_path: Path) -> None:
+async def test_a_restarted_daemon_still_tells_whoever_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answered while the agent waits and the daemon is away; and expired while it was down: once, with its one verdict."""
-    write_policy(tmp_path, policy("3s"))
+    write_policy(tmp_path, policy())
     verdicts: dict[str, Verdict] = {}
     async with AsyncExitStack() as stack:
         _, bus = await stack.enter_async_context(server(tmp_path))
@@ -248,11 +254,9 @@ async def test_a_restarted_daemon_still_tells_whoever_waited(tmp_path: Path) -> 
             suspended = await suspension(live, "c")
             await suspension(live, "d")
         await answer(bob, suspended)
-        await anyio.sleep(3.1)
+        Clock(monkeypatch, ahead=15 * 60 + 1)
         async with daemon_on(bus, tmp_path) as live:
-            with anyio.fail_after(5):
-                while len(verdicts) < 2:  # noqa: ASYNC110 (nothing tells when)
-                    await anyio.sleep(0.02)
+            await until(lambda: len(verdicts) == 2)
     assert (verdicts["c"].decision, verdicts["d"].code) == ("allow", "approvals.expired")
     made = await decided(live.log)
     assert {call: [d.decision for d in decisions] for call, decisions in made.items()} == {

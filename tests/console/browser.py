@@ -18,6 +18,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from console.world import PASSWORD, World
+from patience import PATIENCE
 
 FLAGS = [
     "--headless",
@@ -79,7 +80,7 @@ class Browser:
     def script(self, text: str, *values: Any) -> Any:
         return self.driver.execute_script(text, *values)
 
-    def until(self, holds: Callable[[], Any], message: str = "", seconds: float = 15) -> Any:
+    def until(self, holds: Callable[[], Any], message: str = "", seconds: float = PATIENCE) -> Any:
         """Wait until something holds; elements that are just being replaced are looked for again."""
         wait = WebDriverWait(self.driver, seconds, 0.05, [Exception])
         return wait.until(lambda _: holds(), message)
@@ -119,7 +120,7 @@ def browser(made: World, folder: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(driver_binary))
     try:
-        driver.set_page_load_timeout(30)
+        driver.set_page_load_timeout(PATIENCE)
         yield Browser(driver, made.origin)
     finally:
         driver.quit()

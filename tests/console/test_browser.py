@@ -12,6 +12,7 @@ from selenium.common.exceptions import StaleElementReferenceException
 
 from console.browser import Browser, browser
 from console.world import World, world
+from patience import PATIENCE
 
 REFUND = {"customer": "c-1", "amount": 40, "reason": "outage"}
 HOSTILE = {
@@ -91,7 +92,7 @@ def test_a_ticket_appears_without_reloading_is_approved_and_the_agent_goes_on(ma
         ana.sees("allowed", ".verdict")
         ana.sees("seen the invoice", "#progress")
         ana.open("/")
-        assert not ana.all(row)
+        ana.until(lambda: not ana.all(row), "the ticket is still listed")
 
 
 def test_a_call_is_rejected_with_a_note_that_the_agent_gets(made: World, ana: Browser) -> None:
@@ -129,7 +130,7 @@ def test_two_who_approve_at_once_one_wins_and_the_other_is_told(made: World, ana
         def approve(page: Browser) -> str:
             page.open(call.path)
             button = page.one("[data-approve]")
-            both.wait(20)
+            both.wait(PATIENCE)
             with suppress(StaleElementReferenceException):  # the other was so quick that the page has heard of it
                 button.click()
             page.until(lambda: page.all(".notice"), "nothing was said")
@@ -171,6 +172,7 @@ def test_a_ticket_expires_while_its_page_is_open(made: World, ana: Browser) -> N
     with made.waiting("payer", "quick", {}) as call:
         ana.open(call.path)
         ana.until(lambda: ana.all(".line.on"), "the page is not live")
+        made.later(60)
         ana.sees("This ticket is expired, so the call is denied.", "#said")
         assert ana.one("#said").get_attribute("aria-live") == "polite"
         assert not ana.all("[data-approve], [data-reject], [data-edit]")

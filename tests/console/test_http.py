@@ -11,6 +11,7 @@ import pytest
 from console.world import CHEAP, PASSWORD, SETUP, World, world
 from gated.console.people import Person
 from gated.console.sessions import Attempts
+from patience import blocking_until
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +187,12 @@ def test_what_is_not_yours_does_not_come_as_an_event(made: World) -> None:
     with ThreadPoolExecutor(2) as pool:
         for name in heard:
             pool.submit(listen, name)
-        made.until(lambda: all("hello" in text for text in heard.values()))
+        blocking_until(lambda: all("hello" in text for text in heard.values()))
         with (
             made.waiting("writer", "deploy", {"image": "x"}) as theirs,
             made.waiting("payer", "refund", {"customer": "c", "amount": 2}) as ours,
         ):
-            made.until(lambda: theirs.ticket in heard["eve"] and ours.ticket in heard["bob"])
+            blocking_until(lambda: theirs.ticket in heard["eve"] and ours.ticket in heard["bob"])
             over.set()
             with made.waiting("payer", "refund", {"customer": "c", "amount": 3}):  # news that wakes bob
                 with made.waiting("writer", "deploy", {"image": "y"}):  # and eve

@@ -1,11 +1,9 @@
 """The console lives on while the bus and the gate are away, and misses nothing of what it shows."""
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
 
 import httpx
 from anyio.from_thread import start_blocking_portal
@@ -18,6 +16,7 @@ from gated.console.serve import Serving, running
 from gated.events import Sender
 from gated.shell.embedded import embedded_server
 from gated.ticket_views import OpenTicket
+from patience import PATIENCE, blocking_until
 from shell.live import Bus, daemon_on, tell, write_policy
 
 
@@ -45,14 +44,6 @@ async def rejected(bus: Bus, line: OpenTicket) -> None:
         await ana.flush()
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    end = monotonic() + 20
-    while not (found := holds()):
-        assert monotonic() < end, "it did not come to pass in time"
-        sleep(0.02)
-    return found
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -70,19 +61,19 @@ def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path
             serving = Serving(people, Passwords(tmp_path / "bus" / "bus.json"), port=0)
             desk = stack.enter_context(enter(running(serving)))
             first = portal.call(asked, bus, 1)
-            line = until(lambda: desk.board.find(first))
+            line = blocking_until(lambda: desk.board.find(first))
         with enter(gate(tmp_path, free_port())) as bus:  # on a port that the console does not know
             second = portal.call(asked, bus, 2)
             portal.call(rejected, bus, line)
             third = portal.call(asked, bus, 3)
         assert desk.board.find(first)
-        with httpx.Client(base_url=desk.settings.origin, headers={"accept": "text/html"}, timeout=15) as http:
+        with httpx.Client(base_url=desk.settings.origin, headers={"accept": "text/html"}, timeout=PATIENCE) as http:
             visitor = Visitor(http)
             assert visitor.log_in("ana").status_code == 303
             assert visitor.get("/").status_code == 200
             with enter(gate(tmp_path, port)):
-                until(lambda: desk.board.find(second) and desk.board.find(third) and not desk.board.find(first))
-                until(lambda: "task 2" in visitor.get("/runs").text)
+                blocking_until(lambda: desk.board.find(second) and desk.board.find(third) and not desk.board.find(first))
+                blocking_until(lambda: "task 2" in visitor.get("/runs").text)
                 assert desk.recent.tickets[first].state == "rejected"
                 page = visitor.answer(f"/tickets/run2/run2/{second}", "approve").text
                 assert "Approved." in page

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import anyio
 import httpx
@@ -20,6 +20,7 @@ from console.world import PASSWORD, Visitor
 from gated import client
 from gated.cli import app
 from gated.console.people import People, unseal, verified
+from patience import PATIENCE, blocking_until
 
 POLICY = """
 version: 1
@@ -48,22 +49,20 @@ def up(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
         yield running
     finally:
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) == 0
+        assert running.wait(PATIENCE) == 0
 
 
-def said(folder: Path, pattern: str, seconds: float = 30) -> str:
-    until = monotonic() + seconds
-    while (found := re.search(pattern, (folder / "out").read_text())) is None:
-        assert monotonic() < until, (folder / "out").read_text()
-        sleep(0.05)
-    return found[1]
+def said(folder: Path, pattern: str) -> str:
+    out = folder / "out"
+    found = blocking_until(lambda: re.search(pattern, out.read_text()), out.read_text)
+    return str(found[1])
 
 
 def test_the_first_person_sets_up_the_console_and_answers_a_ticket(tmp_path: Path) -> None:
     with up(tmp_path, "--console-port", "0"):
         origin = said(tmp_path, r"console +(http://127\.0\.0\.1:\d+)\s")
         link = said(tmp_path, rf"create the first user at {origin}(/setup/\S+)\s")
-        with httpx.Client(base_url=origin, headers={"accept": "text/html", "origin": origin}, timeout=20) as http:
+        with httpx.Client(base_url=origin, headers={"accept": "text/html", "origin": origin}, timeout=PATIENCE) as http:
             visitor = Visitor(http)
             data = {"csrf": visitor.token(link), "name": "olga", "password": PASSWORD, "again": PASSWORD}
             assert http.post(link, data=data).status_code == 303
@@ -113,11 +112,8 @@ def test_the_console_ends_with_a_gate_that_is_killed(tmp_path: Path) -> None:
     origin = said(tmp_path, r"console +(http://127\.0\.0\.1:\d+)\s")
     assert httpx.get(f"{origin}/login").status_code == 200
     os.kill(running.pid, signal.SIGKILL)
-    running.wait(10)
-    until = monotonic() + 15
-    while _answers(origin):
-        assert monotonic() < until, "the console outlived its gate"
-        sleep(0.1)
+    running.wait(PATIENCE)
+    blocking_until(lambda: not _answers(origin), lambda: "the console outlived its gate")
 
 
 def _answers(origin: str) -> bool:

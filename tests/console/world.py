@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from argon2 import PasswordHasher
 
@@ -22,7 +22,8 @@ from gated.console.people import People, Person
 from gated.console.serve import Serving, running
 from gated.shell.embedded import embedded_server
 from gated.shell.nats_config import UserRole
-from shell.live import Bus, daemon_on, write_policy
+from patience import PATIENCE, blocking_until
+from shell.live import Bus, Clock, Live, daemon_on, write_policy
 
 PASSWORD = "correct horse battery"
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)  # a hash says how dear it is
@@ -76,7 +77,7 @@ contracts:
 approvals:
   default: {approvers: [group:leads], timeout: 15m}
   rules:
-    - {on: quick, approvers: [group:leads], timeout: 3s}
+    - {on: quick, approvers: [group:leads], timeout: 60s}
     - {on: ask_human, approvers: [group:leads], may_answer: true}
     - {on: deploy, approvers: [user:eve], timeout: 15m}
     - {on: wire, approvers: [group:leads], quorum: 2, timeout: 15m}
@@ -87,9 +88,14 @@ groups: {leads: [ana, bob]}
 class World:
     """The running pair, and what tests do to it from a thread of theirs."""
 
-    def __init__(self, portal: BlockingPortal, bus: Bus, desk: Desk, folder: Path) -> None:
-        self.portal, self.bus, self.desk, self.folder = portal, bus, desk, folder
+    def __init__(self, portal: BlockingPortal, live: Live, clock: Clock, desk: Desk, folder: Path) -> None:
+        self.portal, self.bus, self.desk, self.folder = portal, live.bus, desk, folder
+        self._live, self._clock = live, clock
         self.origin = desk.settings.origin
+
+    def later(self, seconds: float) -> None:
+        """Deadlines of the next seconds come now."""
+        self.portal.call(self._clock.forward, self._live, seconds)
 
     def ask(self, agent: str, tool: str, args: dict[str, Any], run: str | None = None) -> tuple[str, Verdict]:
         """One call of a run that stays open: the run's id and the first verdict."""
@@ -108,24 +114,16 @@ class World:
         with self.portal.wrap_async_context_manager(self.bus.agent(agent)) as gate:
             yield Waiting(self, gate, tool, args)
 
-    def until(self, holds: Any, seconds: float = 10.0) -> Any:
-        """Wait for something; what it is."""
-        end = monotonic() + seconds
-        while not (found := holds()):
-            assert monotonic() < end, "it did not come to pass in time"
-            sleep(0.02)
-        return found
-
     def path(self, ticket: str | None) -> str:
         """The address of a ticket, once the console knows it."""
         assert ticket is not None
-        line = self.until(lambda: self.desk.board.find(ticket))
+        line = blocking_until(lambda: self.desk.board.find(ticket))
         return f"/tickets/{line.thread}/{line.run}/{ticket}"
 
     @contextmanager
     def visitor(self, name: str = "", password: str = PASSWORD) -> Iterator[Visitor]:
         """A browser without a window, logged in where a name is given."""
-        with httpx.Client(base_url=self.origin, headers={"accept": "text/html", "origin": self.origin}, timeout=15) as http:
+        with httpx.Client(base_url=self.origin, headers={"accept": "text/html", "origin": self.origin}, timeout=PATIENCE) as http:
             visitor = Visitor(http)
             if name:
                 answer = visitor.log_in(name, password)
@@ -150,8 +148,8 @@ class Waiting:
         self.path = world.path(self.ticket)
         self._future = world.portal.start_task_soon(self.run.resume, self.first)
 
-    def verdict(self, seconds: float = 10.0) -> Verdict:
-        found = self._future.result(seconds)
+    def verdict(self) -> Verdict:
+        found = self._future.result(PATIENCE)
         assert isinstance(found, Verdict)
         return found
 
@@ -201,9 +199,10 @@ def world(
         enter = portal.wrap_async_context_manager
         server = stack.enter_context(enter(embedded_server(folder / "bus", USERS)))
         bus = Bus(server.bus.url, server.bus.users)
-        stack.enter_context(enter(daemon_on(bus, folder)))
+        clock = Clock(stack.enter_context(pytest.MonkeyPatch.context()))
+        live = stack.enter_context(enter(daemon_on(bus, folder)))
         serving = Serving(held, Passwords(folder / "bus" / "bus.json"), port=0, setup=SETUP, oidc=oidc)
         desk = stack.enter_context(enter(running(serving)))
-        made = World(portal, bus, desk, folder)
-        made.until(lambda: desk.board.ready and desk.recent.ready)
+        made = World(portal, live, clock, desk, folder)
+        blocking_until(lambda: desk.board.ready and desk.recent.ready)
         yield made

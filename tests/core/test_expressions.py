@@ -343,10 +343,10 @@ def test_numbers() -> None:
     ],
 )
 def test_macros_over_too_much_are_an_error_before_they_run(text: str, value: Any) -> None:
-    expression, started = made(text), time.perf_counter()
+    expression, started = made(text), time.process_time()
     with pytest.raises(EvaluationError, match="too long for macros"):
         expression.test({"args": {"x": value}})
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_ordinary_macros_are_within_the_bound() -> None:
@@ -357,9 +357,9 @@ def test_ordinary_macros_are_within_the_bound() -> None:
 
 
 def test_regexes_on_attacker_text_are_linear() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert not made("args.x.matches('^(a+)+$')").test({"args": {"x": "a" * 500_000 + "b"}})
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("unit", ["(", "[", "!", "-", "true?", "size(", "[1].all(x,", "{1:", "a.", "1+", "1<", "a||", "'"])

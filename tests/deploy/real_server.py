@@ -6,14 +6,13 @@ import subprocess
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import NamedTuple
 
-import anyio
 from nats.aio.client import Client
 
 from gated.shell.nats_binary import server_binary
 from gated.shell.nats_config import UserRole, inbox_prefix, login
+from patience import PATIENCE, blocking_until, until
 
 NOWHERE = "nobody.may.this"
 
@@ -30,16 +29,18 @@ def running(config: Path, folder: Path, environment: Mapping[str, str]) -> Itera
     with (folder / "out").open("w") as out:
         process = subprocess.Popen(command, env=dict(environment), stdout=out, stderr=out)
     try:
-        ports, until = folder / f"nats-server_{process.pid}.ports", monotonic() + 10
-        while not (ports.exists() and ports.read_text().endswith("}")):
+        ports = folder / f"nats-server_{process.pid}.ports"
+
+        def listens() -> bool:
             assert process.poll() is None, (folder / "out").read_text()
-            assert monotonic() < until, (folder / "out").read_text()
-            sleep(0.01)
+            return ports.exists() and ports.read_text().endswith("}")
+
+        blocking_until(listens, (folder / "out").read_text)
         ((url, *_), *_) = json.loads(ports.read_text()).values()
         yield url.partition("://")[2]
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 class BusUser:
@@ -67,9 +68,7 @@ class BusUser:
         def denied(subject: str) -> bool:  # the client turns the server's words to lower case
             return any(f'permissions violation for {what} to "{subject}"'.lower() in said for said in self._violations)
 
-        with anyio.fail_after(5):
-            while not denied(NOWHERE):  # noqa: ASYNC110 (the client gives a callback and no event)
-                await anyio.sleep(0.005)
+        await until(lambda: denied(NOWHERE))
         found = {subject for subject in subjects if denied(subject)}
         self._violations.clear()
         return found

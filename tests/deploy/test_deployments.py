@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import anyio
@@ -28,6 +27,7 @@ from gated.client.gate import connect
 from gated.shell.log import LogUnavailable, jetstream
 from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.nats_config import inbox_prefix
+from patience import PATIENCE, blocking_until
 
 DEPLOY = NATS.parent
 
@@ -155,7 +155,7 @@ async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) 
                 assert (await gate.run(run="r").check("look", {})).decision == "allow"
                 assert (await gate.run(run="r").check("touch", {})).decision == "deny"
             async with bus_user_of(host, context) as auditor:
-                said = await auditor.client.request("$JS.API.STREAM.INFO.GATED_LOG", b"", timeout=5)
+                said = await auditor.client.request("$JS.API.STREAM.INFO.GATED_LOG", b"", timeout=PATIENCE)
                 assert b'"deny_delete":true' in said.data
                 assert await auditor.denied_publishing([f"{wire.PREFIX}.write.x.log.1.t", "$JS.API.STREAM.PURGE.GATED_LOG"]) == {
                     f"{wire.PREFIX}.write.x.log.1.t",
@@ -163,7 +163,7 @@ async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) 
                 }
         finally:
             worker.terminate()
-            assert await anyio.to_thread.run_sync(worker.wait, 30) == 0
+            assert await anyio.to_thread.run_sync(worker.wait, PATIENCE) == 0
 
 
 def _started(command: list[str], told: dict[str, str], output: Path) -> "subprocess.Popen[bytes]":
@@ -176,10 +176,7 @@ def bus_user_of(host: str, context: Any) -> Any:
 
 
 def _heard(path: Path, text: str) -> None:
-    until = monotonic() + 30
-    while text not in path.read_text():
-        assert monotonic() < until, path.read_text()
-        sleep(0.05)
+    blocking_until(lambda: text in path.read_text(), path.read_text)
 
 
 async def test_three_servers_of_the_cluster_configuration_hold_a_log_of_three_replicas(tmp_path: Path) -> None:

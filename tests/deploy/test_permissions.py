@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gated.shell.daemon import Settings, daemon
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import User, UserRole, inbox_prefix, login, users_block, users_file
 from gated.shell.policies import read_policy
+from patience import PATIENCE, until
 
 NATS = Path(__file__).parents[2] / "deploy" / "nats"
 USERS: list[tuple[UserRole, str]] = [
@@ -263,7 +265,7 @@ async def test_tickets_events_and_the_api_reach_who_they_are_for(deployed: Addre
 
 
 async def _request(user: BusUser, subject: str) -> None:
-    assert (await user.client.request(subject, b"", timeout=5)).data == subject.encode()
+    assert (await user.client.request(subject, b"", timeout=PATIENCE)).data == subject.encode()
 
 
 async def test_the_daemon_and_the_sdk_need_no_more(deployed: Address, tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ async def test_the_daemon_and_the_sdk_need_no_more(deployed: Address, tmp_path: 
                 assert (await run.check("look", {})).decision == "allow"
                 assert (await run.check("write", {})).decision == "deny"
             async with bus_user(deployed, "auditor", "audit") as auditor:
-                health = json.loads((await auditor.client.request("gated.api.health", b"", timeout=5)).data)
+                health = json.loads((await auditor.client.request("gated.api.health", b"", timeout=PATIENCE)).data)
                 assert health["ok"], health
                 assert health["verdicts"] == 2
     finally:
@@ -304,14 +306,12 @@ async def test_an_acknowledgement_that_is_sent_elsewhere_is_no_message_of_the_co
 
 
 async def _last(daemon_user: BusUser, subject: str) -> bytes:
-    with anyio.fail_after(5):
-        while True:
-            try:
-                found = (await daemon_user.client.jetstream().get_last_msg(wire.STREAM, subject)).data
-                assert found is not None
-                return found
-            except NatsError:
-                await anyio.sleep(0.02)
+    async def stored() -> bytes | None:
+        with suppress(NatsError):
+            return (await daemon_user.client.jetstream().get_last_msg(wire.STREAM, subject)).data
+        return None
+
+    return bytes(await until(stored))
 
 
 # --- credentials and TLS -------------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from gated.core.policy import load_text
+from patience import PATIENCE, blocking_until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -67,17 +67,15 @@ def test_a_document_runs(tmp_path: Path, document: str, said: str) -> None:
     finally:
         for process in running:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
     assert running
     assert said in heard
 
 
 def _wait_for(file: Path, environment: dict[str, str], folder: Path) -> None:
-    for _ in range(200):
-        if (
-            file.exists()
-            and subprocess.run(["gated", "doctor"], cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
-        ):
-            return
-        time.sleep(0.1)
-    pytest.fail("the gate of the document did not come up")
+    def up() -> bool:
+        doctor = subprocess.run(["gated", "doctor"], cwd=folder, env=environment, capture_output=True, check=False)
+        return doctor.returncode == 0
+
+    blocking_until(file.exists)
+    blocking_until(up)

@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import anyio
 import msgspec
 import nats
+import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -21,6 +22,7 @@ from gated import client, wire
 from gated.core.chain import ChainChecker
 from gated.core.replay import Replayer
 from gated.events import AgentId, CallDecided, RunId, Sender, ThreadId, unseal
+from gated.shell import timers
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Daemon, Settings, daemon
 from gated.shell.embedded import Server, embedded_server
@@ -29,6 +31,7 @@ from gated.shell.log.sqlite import open_for_writing
 from gated.shell.nats_config import UserRole, inbox_prefix, login
 from gated.shell.notify.settings import NotifySettings
 from gated.shell.policies import read_policy
+from patience import OFTEN, PATIENCE, blocking_until
 
 USERS: list[tuple[UserRole, str]] = [
     ("judge", "calls"),
@@ -79,7 +82,7 @@ class Bus(NamedTuple):
             await connected.close()
 
     @asynccontextmanager
-    async def agent(self, name: str, seconds: float = 10.0) -> AsyncIterator[client.Gate]:
+    async def agent(self, name: str, seconds: float = PATIENCE) -> AsyncIterator[client.Gate]:
         async with client.connect(self.url, agent=name, timeout=seconds, **self.credentials("agent", name)) as gate:
             yield gate
 
@@ -90,6 +93,24 @@ class Live(NamedTuple):
     bus: Bus
     daemon: Daemon
     log: Path
+
+
+class Clock:
+    """The clock that the daemons of this process tell deadlines by, `ahead` of the true one by so many seconds.
+
+    What must be done before a deadline is done in time on the slowest machine, and no test waits for one.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, ahead: float = 0.0) -> None:
+        self.ahead = ahead
+        patch.setattr(timers, "time", self)
+
+    def time_ns(self) -> int:
+        return time.time_ns() + int(self.ahead * 1e9)
+
+    def forward(self, live: Live, seconds: float) -> None:
+        self.ahead += seconds
+        live.daemon.runs.timers._sooner.set()  # as if the timer woke just now
 
 
 @asynccontextmanager
@@ -154,21 +175,19 @@ def process(bus: Bus, folder: Path, fault: str = "") -> Iterator[subprocess.Pope
         yield running
     finally:
         running.kill()
-        running.wait(10)
+        running.wait(PATIENCE)
 
 
 def stop(running: subprocess.Popen[bytes]) -> int:
     """Ask a daemon to stop as a service manager does; its exit status."""
     running.send_signal(signal.SIGTERM)
-    return running.wait(15)
+    return running.wait(PATIENCE)
 
 
 def said(folder: Path, text: str, times: int = 1) -> None:
     """Wait until the daemon's process has said something so many times."""
-    until = monotonic() + 15
-    while (output := (folder / "serve.out").read_text()).count(text) < times:
-        assert monotonic() < until, f"not said in time: {text}; said was: {output}"
-        sleep(0.02)
+    output = folder / "serve.out"
+    blocking_until(lambda: output.read_text().count(text) >= times, lambda: f"`{text}` in {output.read_text()}")
 
 
 # --- the bus, raw -------------------------------------------------------------------------------------------------------
@@ -186,17 +205,18 @@ class Ears:
         self._more.set()
         self._more = anyio.Event()
 
-    async def count(self, wanted: int, seconds: float = 10.0) -> list[wire.Outbound]:
+    async def count(self, wanted: int, seconds: float = PATIENCE) -> list[wire.Outbound]:
         """What was heard, once it is so much."""
         await self.until(lambda: len(self.heard) >= wanted, seconds)
         return [message for _, message in self.heard]
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until what was heard is enough."""
         with anyio.move_on_after(seconds):
             while not holds():
-                await self._more.wait()
-        assert holds(), f"not enough was heard in {seconds}s: {self.heard[-30:]}"
+                with anyio.move_on_after(OFTEN):  # what is waited for may be said to others
+                    await self._more.wait()
+        assert holds(), f"not enough was heard in {seconds:g}s: {self.heard[-30:]}"
 
 
 async def ears(connected: Client, agent: str) -> Ears:

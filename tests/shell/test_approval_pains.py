@@ -49,12 +49,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from gated import canonical, wire
 from gated.client import Verdict
 from gated.events import CallDecided, Decision, Sender, TicketAnswered, TicketClosed, TicketNoted, unseal
 from gated.shell.log.open import open_log
-from shell.live import Bus, agent, daemon_on, gate, intents, server, tell, write_policy
+from patience import PATIENCE, until
+from shell.live import Bus, Clock, agent, daemon_on, gate, intents, server, tell, write_policy
 
 POLICY = """
 version: 1
@@ -87,7 +89,7 @@ async def decisions(log: Path) -> list[Decision]:
 
 async def line(bus: Bus, ticket: str | None) -> dict[str, Any]:
     async with bus.user("approver", "bob") as bob:
-        answer = await bob.request("gated.api.tickets.show", json.dumps({"tickets": [ticket]}).encode(), timeout=5)
+        answer = await bob.request("gated.api.tickets.show", json.dumps({"tickets": [ticket]}).encode(), timeout=PATIENCE)
     (found,) = json.loads(answer.data)["tickets"]
     return dict(found)
 
@@ -106,14 +108,14 @@ async def test_nothing_in_the_log_says_approved_where_the_answer_came_too_late(t
     assert [decision.state for decision in made if isinstance(decision, TicketClosed)] == ["expired"]
 
 
-async def test_an_answer_counts_from_when_the_bus_stored_it(tmp_path: Path) -> None:
+async def test_an_answer_counts_from_when_the_bus_stored_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In time and taken late is in time; too late is refused however soon the daemon comes to it."""
-    write_policy(tmp_path, policy("2s"))
+    write_policy(tmp_path, policy())
     async with server(tmp_path) as (_, bus), bus.agent("payer") as payer:
         async with daemon_on(bus, tmp_path):
             suspended = await payer.run(run="r").check("refund", {"amount": 1}, call="c")
         await resolve(bus, "bob", suspended)
-        await anyio.sleep(2.1)
+        Clock(monkeypatch, ahead=15 * 60 + 1)
         async with daemon_on(bus, tmp_path):
             assert (await payer.run(run="r").resume("c")).decision == "allow"
 
@@ -154,15 +156,20 @@ async def test_an_approval_of_ones_own_is_marked_in_the_log(tmp_path: Path) -> N
     assert marks == [("ana", True), ("bob", False)]
 
 
-async def test_it_is_said_that_a_ticket_is_about_to_expire_and_then_that_it_has(tmp_path: Path) -> None:
+async def test_it_is_said_that_a_ticket_is_about_to_expire_and_then_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[tuple[str, str]] = []
-    async with gate(tmp_path, policy("1s")) as live, live.bus.agent("payer") as payer, live.bus.user("approver", "bob") as bob:
-        heard = await bob.subscribe("gated.tickets.>")
+    async with gate(tmp_path, policy("100s")) as live, live.bus.agent("payer") as payer, live.bus.user("approver", "bob") as bob:
+        heard, clock = await bob.subscribe("gated.tickets.>"), Clock(monkeypatch)
         await bob.flush()
-        final = await payer.run(run="r").check("refund", {"amount": 1}, call="c", wait=True)
-        for _ in range(3):
-            message = json.loads((await heard.next_msg(5)).data)
+        run = payer.run(run="r")
+        await run.check("refund", {"amount": 1}, call="c")
+        for seconds in (80, 20, 0):
+            message = json.loads((await heard.next_msg(PATIENCE)).data)
             said.append((message["event"], message["state"]))
+            clock.forward(live, seconds)
+        final = await run.resume("c")
     assert final.code == "approvals.expired"
     assert said == [("opened", "pending"), ("expiring_soon", "pending"), ("closed", "expired")]
     made = await decisions(live.log)
@@ -179,9 +186,11 @@ async def test_deadlines_do_not_wait_for_what_the_bus_has_lost(tmp_path: Path) -
             for number in range(3):
                 await tell(raw, agent("payer"), "s", intents((f"d{number}", "refund", {"amount": 1})))
             await raw.flush()
-            with anyio.fail_after(5):
-                while (await admin.jetstream().stream_info(wire.STREAM)).state.messages < 4:  # noqa: ASYNC110
-                    await anyio.sleep(0.02)
+
+            async def stored() -> bool:
+                return bool((await admin.jetstream().stream_info(wire.STREAM)).state.messages == 4)
+
+            await until(stored)
             await admin.jetstream().purge_stream(wire.STREAM)
         async with daemon_on(bus, tmp_path):
             assert (await payer.run(run="r").resume("c")).code == "approvals.expired"

@@ -23,6 +23,7 @@ from gated.shell.faults import Point
 from gated.shell.log.open import open_log
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.policies import read_policy
+from patience import PATIENCE, until
 from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
 
 RUNS, CALLS = 8, 25
@@ -81,7 +82,7 @@ def _same(verdict: Verdict, decision: CallDecided) -> bool:
 
 
 async def dead(running: subprocess.Popen[bytes]) -> None:
-    assert await to_thread.run_sync(running.wait, 30) == -signal.SIGKILL
+    assert await to_thread.run_sync(running.wait, PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("point", get_args(Point))
@@ -113,9 +114,7 @@ async def test_what_was_said_once_is_answered_although_the_daemon_dies(tmp_path:
         with process(bus, tmp_path, point) as first:
             await dead(first)
         with process(bus, tmp_path) as last:
-            with anyio.fail_after(60):
-                while {answer.call for _, answer in heard.heard if isinstance(answer, Verdict)} != {*calls}:  # noqa: ASYNC110
-                    await anyio.sleep(0.02)
+            await until(lambda: {answer.call for _, answer in heard.heard if isinstance(answer, Verdict)} == {*calls})
             assert await to_thread.run_sync(stop, last) == 0
     made = await decided(tmp_path / "log.db")
     assert {call: len(decisions) for call, decisions in made.items()} == dict.fromkeys(calls, 1)

@@ -1,6 +1,5 @@
 """Delivery: what comes twice is answered twice and counts once; people's answers and deadlines reach the agent."""
 
-import time
 from pathlib import Path
 
 import anyio
@@ -213,12 +212,10 @@ async def test_a_ticket_expires_while_the_daemon_runs_although_it_was_restarted(
         async with daemon_on(bus, tmp_path):
             await tell(payer, agent("payer"), "r", intents(("c", "refund", {"amount": 1})))
             await heard.count(1)
-        asked = time.monotonic()
         async with daemon_on(bus, tmp_path) as live:
             _, final = await heard.count(2)
     assert isinstance(final, Verdict)
     assert final.code == "approvals.expired"
-    assert time.monotonic() - asked < 2
     assert len((await decided(live.log))["c"]) == 2
 
 

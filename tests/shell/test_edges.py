@@ -18,6 +18,7 @@ from gated.events import Record, Sender, ThreadId
 from gated.shell.faults import Point
 from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
+from patience import PATIENCE
 from shell.live import Bus, agent, daemon_on, decided, ears, gate, intents, process, server, stop, tell, write_policy
 
 POLICY = """
@@ -161,7 +162,7 @@ async def test_the_largest_batch_gets_one_verdict_a_call(tmp_path: Path, mode: s
         heard = await ears(worker, "worker")
         batch = msgspec.structs.replace(intents(*((f"c{n}", "read", {}) for n in range(1000))), mode=mode)
         await tell(worker, agent("worker"), "r", batch)
-        answers = await heard.count(1000, 30)
+        answers = await heard.count(1000)
         assert {a.call for a in answers if isinstance(a, Verdict) and a.decision == "allow"} == {f"c{n}" for n in range(1000)}
 
 
@@ -202,7 +203,7 @@ async def test_an_approval_is_used_once_although_the_daemon_dies_of_it(tmp_path:
         assert first.ticket is not None
         await approve(bus, "r", first.ticket, first.args_sha256)
         with process(bus, tmp_path, point) as dying:
-            assert await to_thread.run_sync(dying.wait, 30) < 0
+            assert await to_thread.run_sync(dying.wait, PATIENCE) < 0
         await approve(bus, "r", first.ticket, first.args_sha256, "another")
         with process(bus, tmp_path) as last:
             await heard.until(lambda: any(isinstance(a, Verdict) and a.decision == "allow" for _, a in heard.heard), 20)
@@ -223,10 +224,10 @@ async def test_a_reload_in_the_middle_of_many_messages_leaves_no_call_without_it
         for number in range(300):
             await tell(worker, agent("worker"), f"r{number % 30 + 30 * (number > 150)}", intents((f"c{number}", "read", {})))
             if number == 150:
-                await heard.count(150, 20)
+                await heard.count(150)
                 write_policy(tmp_path, tight)
                 assert await live.daemon.reload()
-        answers = [a for a in await heard.count(300, 20) if isinstance(a, Verdict)]
+        answers = [a for a in await heard.count(300) if isinstance(a, Verdict)]
     assert len({a.call for a in answers}) == len(answers) == 300
     by_policy = {policy: {a.decision for a in answers if a.policy == policy} for policy in {a.policy for a in answers}}
     assert sorted(map(sorted, by_policy.values())) == [["allow"], ["deny"]]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from patience import PATIENCE
 from shell.live import gate
 
 
@@ -11,5 +12,5 @@ async def test_an_empty_policy_denies_everybody_and_health_shows_that_there_are_
         verdict = await worker.run(run="r").check("read", {})
         assert (verdict.decision, verdict.code) == ("deny", "privilege.no_profile")
         async with live.bus.user("operator", "local") as operator:
-            answer = await operator.request("gated.api.health", b"", timeout=5)
+            answer = await operator.request("gated.api.health", b"", timeout=PATIENCE)
         assert json.loads(answer.data)["agents"] == []

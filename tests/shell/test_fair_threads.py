@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from gated.shell.fair_threads import FairThreads
+from patience import PATIENCE
 
 
 async def test_one_agent_does_not_keep_another_waiting() -> None:
@@ -17,14 +18,14 @@ async def test_one_agent_does_not_keep_another_waiting() -> None:
     def slow(number: int) -> int:
         began.append(number)
         busy.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return number
 
     async with anyio.create_task_group() as tasks:
         for number in range(5):
             tasks.start_soon(threads.run, "loud", slow, number)
-        await anyio.to_thread.run_sync(busy.wait, 5)
-        with anyio.fail_after(5):
+        await anyio.to_thread.run_sync(busy.wait, PATIENCE)
+        with anyio.fail_after(PATIENCE):
             assert await threads.run("quiet", lambda: "done") == "done"
         assert began == [0]
         go.set()
@@ -37,17 +38,17 @@ async def test_what_nobody_waits_for_any_more_still_has_the_turn() -> None:
 
     def slow() -> None:
         busy.set()
-        go.wait(10)
+        go.wait(PATIENCE)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, "a", slow)
-        await anyio.to_thread.run_sync(busy.wait, 5)
+        await anyio.to_thread.run_sync(busy.wait, PATIENCE)
         tasks.cancel_scope.cancel()
     with anyio.move_on_after(0.1) as waited:
         await threads.run("a", lambda: None)
     assert waited.cancelled_caught
     go.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         assert await threads.run("a", lambda: 7) == 7
     await threads.close()
 

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from gated import ingress, wire
 from gated.events import RunId, Sender, ThreadId
 from gated.wire import Refusal, Verdict
+from patience import PATIENCE
 from shell.live import Ears, Live, agent, decided, ears, gate, intents, tell
 
 NUMBER = itertools.count()
@@ -244,5 +245,5 @@ def test_subjects_that_are_none_stop_nobody(target: Target, token: bytes) -> Non
 @given(data=st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
 @pytest.mark.parametrize("verb", ["health", "runs.show", "tickets.list", "policy.show"])
 def test_any_question_is_answered(target: Target, verb: str, data: bytes) -> None:
-    answer = target.portal.call(target.clients["operator"].request, f"gated.api.{verb}", data, 5)
+    answer = target.portal.call(target.clients["operator"].request, f"gated.api.{verb}", data, PATIENCE)
     assert answer.data or answer.headers

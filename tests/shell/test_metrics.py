@@ -33,6 +33,7 @@ from gated.shell.metrics import MetricsError, endpoint, parse_address
 from gated.shell.observing import Observing
 from gated.shell.telemetry import Histogram, Telemetry
 from gated.shell.traces import Traces
+from patience import until
 from shell.live import POLICY, agent, daemon_on, ears, intents, server, tell, write_policy
 from shell.notify.test_notify import answer
 
@@ -59,12 +60,16 @@ async def test_a_scrape_of_a_running_gate(tmp_path: Path) -> None:
             assert isinstance(first, wire.Verdict)
             await answer(live, first)
             await heard.count(3)
-        await anyio.sleep(0.1)
-        found = await anyio.to_thread.run_sync(scrape, live.daemon.metrics_port)
+        port, found = live.daemon.metrics_port, Values()
 
-    def value(name: str, **labels: str) -> float:
-        return found[(f"gated_{name}", tuple(sorted(labels.items())))]
+        async def scraped() -> bool:
+            found.update(await anyio.to_thread.run_sync(scrape, port))
+            return value("records_total") == value("answer_seconds_count") == 3
 
+        def value(name: str, **labels: str) -> float:
+            return found[(f"gated_{name}", tuple(sorted(labels.items())))]
+
+        await until(scraped)
     denied = {"decision": "deny", "stage": "privilege", "code": "privilege.forbidden", "agent": "worker"}
     assert value("verdicts_total", **denied) == 1
     assert value("verdicts_total", decision="allow", stage="", code="", agent="worker") == 1

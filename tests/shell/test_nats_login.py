@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from deploy.real_server import running
 from gated.shell.bus import BusError
 from gated.shell.nats_login import client_context, credentials_file
+from patience import PATIENCE, blocking_until
 from shell.live import write_policy
 
 PEM = serialization.Encoding.PEM
@@ -70,22 +71,19 @@ def serving(folder: Path, url: str, *options: object) -> Iterator[subprocess.Pop
         if made.poll() is None:
             made.send_signal(signal.SIGTERM)
             try:
-                made.wait(15)
+                made.wait(PATIENCE)
             finally:
                 made.kill()
 
 
 def outcome(folder: Path, made: subprocess.Popen[bytes]) -> str:
     """`ready`, or what it said when it ended with status 2."""
-    for _ in range(600):
-        said = (folder / "serve.out").read_text()
-        if "ready" in said:
-            return "ready"
-        if made.poll() is not None:
-            assert made.returncode == 2, said
-            return " ".join(said.split())
-        time.sleep(0.05)
-    raise AssertionError(said)
+    out = folder / "serve.out"
+    blocking_until(lambda: made.poll() is not None or "ready" in out.read_text(), out.read_text)
+    if "ready" in (said := out.read_text()):
+        return "ready"
+    assert made.returncode == 2, said
+    return " ".join(said.split())
 
 
 @pytest.fixture

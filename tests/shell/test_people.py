@@ -8,16 +8,19 @@ import anyio
 import msgspec
 from nats.aio.client import Client
 
+from cli.test_desk import desk_of
 from gated import wire
+from gated.cli.desk import sit_down
 from gated.core.state import ThreadState
 from gated.events import Sender, ThreadId
+from patience import PATIENCE
 from shell.live import agent, daemon_on, ears, gate, intents, server, tell, write_policy
 
 ANA, BOB = Sender("approver", "ana"), Sender("approver", "bob")
 
 
 async def ask(client: Client, verb: str, **question: Any) -> Any:
-    answer = await client.request(f"gated.api.{verb}", msgspec.json.encode(question), timeout=5)
+    answer = await client.request(f"gated.api.{verb}", msgspec.json.encode(question), timeout=PATIENCE)
     assert not (answer.headers and "Nats-Service-Error" in answer.headers), answer.headers
     return json.loads(answer.data)
 
@@ -103,6 +106,29 @@ async def test_a_page_is_not_complete_where_a_ticket_was_found_while_it_was_made
         assert ([line["run"] for line in page["tickets"]], page["complete"]) == (["r0"], False)
         rest = await ask(ana, "tickets.page", after=page["after"])
         assert ([line["run"] for line in rest["tickets"]], rest["complete"]) == (["r1"], True)
+
+
+async def test_a_list_is_whole_also_while_a_daemon_that_has_just_started_still_searches(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.user("agent", "payer") as payer, live.bus.user("approver", "ana") as ana:
+        for number in range(2):
+            await open_one(payer, f"r{number}", number)
+        known = live.daemon.runs.open_tickets
+        for place in [known._places.popitem()[1] for _ in range(2)]:
+            known.search_later(place.thread, place.run)
+        assert (await ask(ana, "tickets.page"))["complete"] is False
+        lists: list[Any] = []
+
+        async def look() -> None:
+            lists.append(await ask(ana, "tickets.list"))
+
+        async with anyio.create_task_group() as tasks, sit_down(desk_of(live.bus, "ana")) as desk:
+            tasks.start_soon(look)
+            with anyio.move_on_after(0.2) as waited:
+                await desk.tickets()
+            assert waited.cancelled_caught
+            await known.search(live.daemon.runs.look)
+            assert [line["run"] for line in await desk.tickets()] == ["r0", "r1"]
+    assert sorted(ticket["run"] for ticket in lists[0]) == ["r0", "r1"]
 
 
 async def test_the_log_is_read_in_pages_by_who_may(tmp_path: Path) -> None:

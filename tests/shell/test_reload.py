@@ -2,13 +2,12 @@
 
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import anyio
 import nats.errors
 import pytest
 from anyio import to_thread
@@ -19,6 +18,7 @@ from gated.client import Gate
 from gated.events import Sender
 from gated.shell.onnx_files import write_model
 from gated.shell.policies import read_policy
+from patience import PATIENCE, until
 from shell.live import POLICY, Bus, daemon_on, decided, gate, process, said, server, stop, tell, write_policy
 
 STRICTER = POLICY.replace("forbidden_tools: [shell]", "forbidden_tools: [shell, read]")
@@ -27,7 +27,7 @@ BROKEN = POLICY + "surprise: true\n"
 
 
 async def health(connected: Client) -> dict[str, Any]:
-    answer = await connected.request("gated.api.health", b"", timeout=5)
+    answer = await connected.request("gated.api.health", b"", timeout=PATIENCE)
     found: dict[str, Any] = json.loads(answer.data)
     return found
 
@@ -125,12 +125,6 @@ async def served(folder: Path) -> AsyncIterator[tuple[Bus, Callable[[signal.Sign
             await to_thread.run_sync(said, folder, "ready")
             yield bus, running.send_signal
             assert await to_thread.run_sync(stop, running) == 0
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    with anyio.fail_after(10):
-        while not await holds():  # noqa: ASYNC110 (another process is waited for)
-            await anyio.sleep(0.02)
 
 
 def replace(folder: Path, text: str) -> None:

@@ -21,12 +21,13 @@ from gated.events import Fingerprints, IntentsReceived, OutcomeReported, Reading
 from gated.shell import bus
 from gated.shell.detectors.judge import JudgeMissing, NoAnswer, read_answer
 from gated.shell.log.open import open_log
+from patience import PATIENCE
 from shell.live import Bus, Live, agent, daemon_on, decided, ears, gate, intents, process, said, server, tell, write_policy
 
 POLICY = """
 version: 1
 semantic:
-  timeout: 1s
+  timeout: 15s
   secrets: {}
   exfiltration: {}
   injection: {}
@@ -133,7 +134,7 @@ async def test_a_slow_judge_holds_up_its_own_thread_and_nobody_else(tmp_path: Pa
         return b'{"score": 0.1}'
 
     async with (
-        gate(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s")) as live,
+        gate(tmp_path, POLICY) as live,
         judged(live, slow) as asked,
         live.bus.user("agent", "payer") as payer,
         live.bus.agent("worker") as worker,
@@ -142,13 +143,11 @@ async def test_a_slow_judge_holds_up_its_own_thread_and_nobody_else(tmp_path: Pa
         await tell(payer, agent("payer"), "slow", intents(("c", "refund", {})))
         await tell(payer, agent("payer"), "slow", intents(("d", "search", {})))
         await tell(payer, agent("payer"), "slow", wire.RunFinish())
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await asked.first.wait()
         async with worker.run(run="quick") as run:
-            before = monotonic()
             for number in range(20):
                 assert (await run.check("search", {"n": number}, call=f"w{number}")).decision == "allow"
-            assert monotonic() - before < 5
         assert heard.heard == []
         assert not waiting.is_set()
         waiting.set()
@@ -173,10 +172,11 @@ async def test_a_judge_that_is_too_late_is_not_waited_for(tmp_path: Path) -> Non
         await anyio.sleep_forever()
         return b""
 
-    async with gate(tmp_path, POLICY) as live, judged(live, late), live.bus.agent("payer") as payer, payer.run(run="r") as run:
+    hurried = POLICY.replace("timeout: 15s", "timeout: 1s")
+    async with gate(tmp_path, hurried) as live, judged(live, late), live.bus.agent("payer") as payer, payer.run(run="r") as run:
         before = monotonic()
         verdict = await run.check("refund", {}, call="c")
-        assert 0.9 < monotonic() - before < 8
+        assert monotonic() - before > 0.9
         assert (verdict.decision, verdict.code) == ("deny", "semantic.unavailable")
         assert verdict.reason == "`judge` gave no score: no answer in time"
 
@@ -220,7 +220,7 @@ async def test_a_large_batch_is_judged_at_once_and_decided_in_order(tmp_path: Pa
         await anyio.sleep(0.05)
         return json.dumps({"score": 1.0 if question["args"]["n"] % 2 else 0.0}).encode()
 
-    async with gate(tmp_path, POLICY.replace("timeout: 1s", "timeout: 10s")) as live, judged(live, by_number) as asked:
+    async with gate(tmp_path, POLICY) as live, judged(live, by_number) as asked:
         async with live.bus.agent("payer", 30) as payer, payer.run(run="r") as run:
             verdicts = await run.check_batch([Call("refund", {"n": n}, id=f"c{n}") for n in range(60)])
     assert len(asked) == 60
@@ -331,13 +331,13 @@ async def test_an_input_that_comes_again_while_detectors_are_asked_is_decided_on
         return b'{"score": 0}'
 
     async with (
-        gate(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s")) as live,
+        gate(tmp_path, POLICY) as live,
         judged(live, slow) as asked,
         live.bus.user("agent", "payer") as payer,
     ):
         heard = await ears(payer, "payer")
         await tell(payer, agent("payer"), "r", intents(("c", "refund", {})), "m1")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await asked.first.wait()
         live.daemon.receiver.rewind()
         await anyio.sleep(1.5)
@@ -352,13 +352,13 @@ async def test_a_daemon_that_stops_while_detectors_are_asked_decides_what_it_too
         await anyio.sleep(1)
         return b'{"score": 0}'
 
-    write_policy(tmp_path, POLICY.replace("timeout: 1s", "timeout: 10s"))
+    write_policy(tmp_path, POLICY)
     async with server(tmp_path) as (_, bus_), bus_.user("agent", "payer") as payer:
         heard = await ears(payer, "payer")
         async with daemon_on(bus_, tmp_path) as live:
             async with judged(live, slow) as asked:
                 await tell(payer, agent("payer"), "r", intents(("c", "refund", {}), ("d", "search", {})))
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     await asked.first.wait()
                 live.daemon.runs.drain()
                 await live.daemon.runs.drained.wait()
@@ -376,14 +376,14 @@ async def test_a_thread_that_says_too_much_while_it_waits_is_decided_without_det
 
     flood = 700
     async with (
-        gate(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s")) as live,
+        gate(tmp_path, POLICY) as live,
         judged(live, never) as asked,
         live.bus.user("agent", "payer") as payer,
         live.bus.agent("worker") as worker,
     ):
         heard = await ears(payer, "payer")
         await tell(payer, agent("payer"), "r", intents(("c", "refund", {})))
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await asked.first.wait()
         for number in range(flood):
             await tell(payer, agent("payer"), "r", wire.RunStart(task=str(number)))
@@ -407,19 +407,19 @@ async def test_a_daemon_that_is_killed_while_detectors_are_asked_decides_once_af
             await anyio.sleep_forever()
         return b'{"score": 0.2}'
 
-    write_policy(tmp_path, POLICY.replace("timeout: 1s", "timeout: 15s"))
+    write_policy(tmp_path, POLICY)
     async with server(tmp_path) as (_, bus_), bus_.user("agent", "payer") as payer:
         heard = await ears(payer, "payer")
         async with judging(bus_, judge):
             with process(bus_, tmp_path) as running:
                 await anyio.to_thread.run_sync(heard_ready, tmp_path)
                 await tell(payer, agent("payer"), "r", intents(("c", "refund", {}), ("d", "search", {})))
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     await first.wait()
                 running.kill()
             slowly = False
             with process(bus_, tmp_path):
-                verdicts = await heard.count(2, 20)
+                verdicts = await heard.count(2)
     assert [getattr(verdict, "decision", "") for verdict in verdicts] == ["allow", "allow"]
     made = await decided(tmp_path / "log.db")
     assert {call: len(decisions) for call, decisions in made.items()} == {"c": 1, "d": 1}

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,11 +20,12 @@ from gated.core.replay import Replayer
 from gated.events import CallDecided, Sender, unseal
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Settings
-from gated.shell.log import jetstream
+from gated.shell.log import jetstream, jetstream_streams
 from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.log.jsonl import open_export
 from gated.shell.policies import load_stored, read_policy
 from gated.shell.worker import Worker, worker
+from patience import PATIENCE, blocking_until
 from shell.live import POLICY, Bus, Ears, agent, ears, intents, server, tell, write_policy
 
 
@@ -59,7 +59,7 @@ async def ask(bus: Bus, heard: Ears, name: str, threads: list[str], call: str) -
     async with bus.user("agent", name) as client:
         for thread in threads:
             await tell(client, agent(name), thread, intents((f"{thread}-{call}", "search", {"q": call})), f"{thread}-{call}")
-    found = (await heard.count(before + len(threads), 20))[before:]
+    found = (await heard.count(before + len(threads)))[before:]
     return [verdict for verdict in found if isinstance(verdict, Verdict)]
 
 
@@ -86,7 +86,7 @@ async def test_one_worker_decides_everything(tmp_path: Path) -> None:
 async def settled(*workers: Worker, partitions: int = 8) -> None:
     """Until the workers share the partitions out evenly."""
     for worker_ in workers:
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while len(worker_._shares) != partitions // len(workers):
                 await worker_.changed()
 
@@ -112,9 +112,9 @@ async def test_a_second_worker_takes_its_share_and_hands_it_back_when_it_stops(t
     }
 
 
-async def test_a_hand_over_takes_milliseconds_and_nothing_waits_for_a_timeout(tmp_path: Path) -> None:
+async def test_a_hand_over_waits_for_no_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream_streams, "PIN_SECONDS", 4 * PATIENCE)  # nobody here could wait until a pin has run out
     write_policy(tmp_path)
-    slowest = 0.0
     async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as client:
         heard = await ears(client, "worker")
         async with working(bus, tmp_path, "w2") as two:
@@ -125,14 +125,11 @@ async def test_a_hand_over_takes_milliseconds_and_nothing_waits_for_a_timeout(tm
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(one.leave, "leaving")
                     for number in range(20):
-                        began = time.monotonic()
                         await ask(bus, heard, "worker", THREADS[:8], f"n{number}")
-                        slowest = max(slowest, time.monotonic() - began)
                 assert not one.owned
             assert len(two.owned) == 8
         made = await decided(bus)
     assert all(len(each) == 1 for each in made.values())
-    assert slowest < 2.0  # a pin that had to run out would take three seconds
 
 
 async def test_a_drained_worker_has_nothing_and_takes_its_share_again(tmp_path: Path) -> None:
@@ -141,7 +138,7 @@ async def test_a_drained_worker_has_nothing_and_takes_its_share_again(tmp_path: 
         heard = await ears(client, "worker")
 
         async def asked(verb: str, **question: object) -> dict[str, Any]:
-            answer = await operator.request(f"gated.api.{verb}", json.dumps(question).encode(), timeout=20)
+            answer = await operator.request(f"gated.api.{verb}", json.dumps(question).encode(), timeout=PATIENCE)
             assert "Nats-Service-Error" not in (answer.headers or {}), answer.headers
             return dict(json.loads(answer.data))
 
@@ -157,7 +154,7 @@ async def test_a_drained_worker_has_nothing_and_takes_its_share_again(tmp_path: 
             assert all(0 <= p["lease_age_s"] < 60 for p in status["partitions"])
             await asked("cluster.drain", worker="w1", undo=True)
             await settled(one, two)
-            answer = await operator.request("gated.api.cluster.drain", b'{"worker": "w9"}', timeout=5)
+            answer = await operator.request("gated.api.cluster.drain", b'{"worker": "w9"}', timeout=PATIENCE)
             assert answer.headers is not None
             assert answer.headers["Nats-Service-Error"] == "there is no worker `w9`: w1, w2 are there"
 
@@ -181,12 +178,13 @@ async def test_what_a_run_did_counts_wherever_it_goes_on(tmp_path: Path) -> None
 
 
 async def test_an_approval_opened_at_one_worker_is_answered_at_another_and_expires_by_schedule(tmp_path: Path) -> None:
-    write_policy(tmp_path, POLICY.replace("timeout: 15m", "timeout: 3s"))
+    soon = "15m}\n  rules: [{on: 'refund(amount = \"6\")', approvers: [group:leads], timeout: 2s}]"
+    write_policy(tmp_path, POLICY.replace("15m}", soon))
     async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer, bus.user("approver", "bob") as bob:
         heard = await ears(payer, "payer")
         async with working(bus, tmp_path, "w1"):
-            for run in ("yes", "never"):
-                await tell(payer, agent("payer"), run, intents((run, "refund", {"amount": 5})))
+            for run, amount in (("yes", 5), ("never", 6)):
+                await tell(payer, agent("payer"), run, intents((run, "refund", {"amount": amount})))
             first = await heard.count(2)
         async with working(bus, tmp_path, "w2"):
             ticket = next(v for v in first if isinstance(v, Verdict) and v.call == "yes")
@@ -194,12 +192,12 @@ async def test_an_approval_opened_at_one_worker_is_answered_at_another_and_expir
                 ticket=str(ticket.ticket), decision="approve", decision_id="d", args_sha256=ticket.args_sha256, note=""
             )
             await tell(bob, Sender("approver", "bob"), "yes", answer)
-            said = (await heard.count(4, 15))[2:]
-            assert {(v.call, v.decision, v.code) for v in said if isinstance(v, Verdict)} == {
+            said = await heard.count(4)
+            assert {(v.call, v.decision, v.code) for v in said if isinstance(v, Verdict) and v.decision != "suspend"} == {
                 ("yes", "allow", None),
                 ("never", "deny", "approvals.expired"),
             }
-            tickets = await bob.request("gated.api.tickets.list", b"", timeout=5)
+            tickets = await bob.request("gated.api.tickets.list", b"", timeout=PATIENCE)
             assert json.loads(tickets.data) == []
         made = await decided(bus)
     assert [d.decision for d in made["never"]] == ["suspend", "deny"]
@@ -213,9 +211,10 @@ async def test_open_tickets_are_listed_by_a_worker_that_came_later(tmp_path: Pat
             await tell(payer, agent("payer"), "r", intents(("c", "refund", {"amount": 5})))
             await heard.count(1)
         async with working(bus, tmp_path, "w2"):
-            await anyio.sleep(0.5)
-            listed = json.loads((await operator.request("gated.api.tickets.list", b"", timeout=5)).data)
-            shown = json.loads((await operator.request("gated.api.runs.show", b'{"thread": "r", "run": "r"}', timeout=5)).data)
+            listed = json.loads((await operator.request("gated.api.tickets.list", b"", timeout=PATIENCE)).data)
+            shown = json.loads(
+                (await operator.request("gated.api.runs.show", b'{"thread": "r", "run": "r"}', timeout=PATIENCE)).data
+            )
     assert [ticket["tool"] for ticket in listed] == ["refund"]
     assert shown["agent"] == "payer"
 
@@ -244,15 +243,13 @@ def process(bus: Bus, folder: Path, name: str, *options: str) -> Iterator[subpro
         yield running
     finally:
         running.kill()
-        running.wait(10)
+        running.wait(PATIENCE)
 
 
 def heard_of(folder: Path, name: str, text: str) -> None:
     """Wait until a worker's process has said something."""
-    until = time.monotonic() + 20
-    while text not in (output := (folder / f"{name}.out").read_text()):
-        assert time.monotonic() < until, f"not said in time: {text}; said was: {output}"
-        time.sleep(0.02)
+    output = folder / f"{name}.out"
+    blocking_until(lambda: text in output.read_text(), lambda: f"`{text}` in {output.read_text()}")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
@@ -266,9 +263,7 @@ async def test_a_worker_that_is_gone_is_replaced_in_seconds_and_never_decides_ag
             await anyio.sleep(1.5)
             await ask(bus, heard, "worker", THREADS, "a")
             one.send_signal(how)
-            began = time.monotonic()
             await ask(bus, heard, "worker", THREADS, "b")
-            failover = time.monotonic() - began
             if how == signal.SIGSTOP:
                 one.send_signal(signal.SIGCONT)
             await ask(bus, heard, "worker", THREADS, "c")
@@ -278,7 +273,6 @@ async def test_a_worker_that_is_gone_is_replaced_in_seconds_and_never_decides_ag
     assert {call: [d.decision for d in each] for call, each in made.items()} == {
         f"{t}-{c}": ["allow"] for t in THREADS for c in "abcd"
     }
-    assert failover < 15
 
 
 async def test_two_workers_by_one_command_stop_together(tmp_path: Path) -> None:
@@ -290,7 +284,7 @@ async def test_two_workers_by_one_command_stop_together(tmp_path: Path) -> None:
                 await anyio.to_thread.run_sync(heard_of, tmp_path, "w", f"worker {name}")
             assert len(await ask(bus, heard, "worker", THREADS, "a")) == 24
             both.send_signal(signal.SIGTERM)
-            assert await anyio.to_thread.run_sync(both.wait, 30) == 0
+            assert await anyio.to_thread.run_sync(both.wait, PATIENCE) == 0
         said = (tmp_path / "w.out").read_text()
         assert said.count("stopped") == 2
         assert "Traceback" not in said
@@ -300,7 +294,7 @@ async def test_a_cluster_that_cannot_start_says_why_once_and_ends(tmp_path: Path
     (tmp_path / "policy.yaml").write_text("version: 1\nagents: [no]\n")
     async with server(tmp_path) as (_, bus):
         with process(bus, tmp_path, "w", "--workers", "2") as both:
-            assert await anyio.to_thread.run_sync(both.wait, 30) == 2
+            assert await anyio.to_thread.run_sync(both.wait, PATIENCE) == 2
     assert "policy.yaml" in (tmp_path / "w.out").read_text()
 
 
@@ -318,7 +312,7 @@ async def test_a_worker_with_another_redaction_key_is_refused(tmp_path: Path) ->
         async with working(bus, tmp_path, "w1"):
             pass
         with process(bus, tmp_path, "w2", "--keys", str(tmp_path / "other")) as other:
-            assert await anyio.to_thread.run_sync(other.wait, 30) == 2
+            assert await anyio.to_thread.run_sync(other.wait, PATIENCE) == 2
     assert "give every worker the same folder of `--keys`" in " ".join((tmp_path / "w2.out").read_text().split())
 
 

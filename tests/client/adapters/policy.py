@@ -5,13 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio
-
 from gated import wire
 from gated.client import Run
 from gated.core.state import RunState
 from gated.events import CallDecided, OutcomeReported, Sender, unseal
 from gated.shell.log.open import open_log
+from patience import until
 from shell.live import Live, decided, gate, tell
 
 POLICY = """
@@ -38,16 +37,15 @@ class Asked(NamedTuple):
 
     async def answer(self, call: str | None = None, **more: Any) -> None:
         """Bob approves what waits, once it does."""
-        with anyio.fail_after(5):
-            while not (found := await self._waiting(call)):  # noqa: ASYNC110 (nothing tells when)
-                await anyio.sleep(0.02)
+        found = await until(lambda: self.waiting(call))
         async with self.live.bus.user("approver", "bob") as bob:
             digest, ticket = found.args_sha256, found.ticket or ""
             said = wire.Resolution(ticket=ticket, decision="approve", decision_id="d", args_sha256=digest, **more)
             await tell(bob, Sender("approver", "bob"), self.run.id, said)
             await bob.flush()
 
-    async def _waiting(self, call: str | None) -> CallDecided | None:
+    async def waiting(self, call: str | None = None) -> CallDecided | None:
+        """The call that waits, or any."""
         made = await decided(self.live.log)
         found = [d[-1] for name, d in made.items() if d[-1].decision == "suspend" and call in (None, name)]
         return found[0] if found else None

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
@@ -15,6 +14,7 @@ from mcp.types import CallToolResult
 from client.adapters.policy import POLICY, Asked, asked
 from gated.client.adapters.mcp_stdio import Proxy
 from gated.shell.log.open import open_log
+from patience import until
 from shell.live import gate
 
 BOX = Path(__file__).with_name("box_server.py")
@@ -55,18 +55,13 @@ class Between:
     def __init__(self, opened: Asked, **how: Any) -> None:
         self.host: list[dict[str, Any]] = []
         self.server: list[dict[str, Any]] = []
-        self._more = anyio.Event()
         self.proxy = Proxy(opened.run, self._host, self._server, **how)
 
     async def _host(self, message: dict[str, Any]) -> None:
         self.host.append(message)
-        self._more.set()
-        self._more = anyio.Event()
 
     async def _server(self, message: dict[str, Any]) -> None:
         self.server.append(message)
-        self._more.set()
-        self._more = anyio.Event()
 
     async def call(self, number: Any, name: str, args: Any) -> None:
         await self.say({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": args}})
@@ -75,9 +70,7 @@ class Between:
         await self.proxy.from_host(json.dumps(message).encode())
 
     async def until(self, host: int, server: int) -> None:
-        with anyio.fail_after(5):
-            while len(self.host) < host or len(self.server) < server:
-                await self._more.wait()
+        await until(lambda: len(self.host) >= host and len(self.server) >= server)
 
 
 @asynccontextmanager
@@ -105,7 +98,7 @@ async def test_people_are_waited_for_and_their_edit_is_what_the_server_gets(tmp_
 async def test_a_call_that_is_cancelled_at_the_gate_never_reaches_the_server(tmp_path: Path) -> None:
     async with between(tmp_path, wait=True) as (opened, made):
         await made.call(1, "refund", {"amount": 1})
-        await anyio.sleep(0.1)
+        await until(opened.waiting)
         await made.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         await opened.answer()
         await made.call(2, "read", {})

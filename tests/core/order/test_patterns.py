@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -276,7 +276,7 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
 def test_a_mebibyte_from_an_attacker(text: str) -> None:
     args = {"f": "a" * (1 << 20) + "c", "g": [{"x": ["y"] * 100}] * 100}
     pattern = compile_pattern(text)
-    start = perf_counter()
+    start = process_time()
     assert not pattern.matches("T", args)
     assert not pattern.matches_wide("T", args)
-    assert perf_counter() - start < 2  # backtracking would take longer than the universe is old; the rest is a busy machine
+    assert process_time() - start < 2  # backtracking would take longer than the universe is old; the rest is a busy machine

@@ -18,6 +18,7 @@ from gated.core.turn import Unscored
 from gated.events import CallId, IntentsReceived, Score, Sender, Wanted
 from gated.shell.detectors.judge import HttpJudge, JudgeMissing, NoAnswer, Question, judge_of
 from gated.shell.scoring import About, Scorer
+from patience import PATIENCE
 
 QUESTION = Question("t", "r", "c", "a", "pay", {"amount": 9}, "Pay the bills")
 
@@ -32,7 +33,7 @@ def served(status: int, body: bytes, wait: Event | None = None, drip: bool = Fal
             sent = self.rfile.read(int(self.headers["Content-Length"]))
             heard.append((self.headers.get("Authorization"), json.loads(sent)))
             if wait is not None:
-                wait.wait(10)
+                wait.wait(2 * PATIENCE)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             if status == 302:
@@ -43,7 +44,7 @@ def served(status: int, body: bytes, wait: Event | None = None, drip: bool = Fal
                     self.wfile.write(part)
                     self.wfile.flush()
                     if drip and wait is not None:
-                        wait.wait(10)
+                        wait.wait(2 * PATIENCE)
             except (BrokenPipeError, ConnectionResetError):
                 pass
 
@@ -63,7 +64,7 @@ def served(status: int, body: bytes, wait: Event | None = None, drip: bool = Fal
         running.join(5)
 
 
-async def asked(url: str, token: str | None = None, seconds: float = 2.0) -> Score:
+async def asked(url: str, token: str | None = None, seconds: float = PATIENCE) -> Score:
     judge = HttpJudge(url, token)
     try:
         return await judge.ask(QUESTION, seconds)
@@ -123,7 +124,7 @@ async def test_too_late_is_unavailable_within_the_timeout(drip: bool) -> None:
         scorer = Scorer(b"k" * 32, lambda entry: HttpJudge(url, None))
         about = About("t", "r", "a", None, rules, Seen(), str)
         said = IntentsReceived(Sender("agent", "a"), (Wanted(CallId("c"), "pay"),))
-        with anyio.fail_after(3):
+        with anyio.fail_after(PATIENCE):
             answered = await scorer.answered(said, about, [Unscored(CallId("c"), "pay", {}, ("judge",))])
         await scorer.close()
     scores = answered.calls[0].scores

@@ -28,6 +28,7 @@ from gated.shell.log.sealing import Sealing
 from gated.shell.log.sqlite import SqliteLog, open_for_reading, open_for_writing
 from gated.shell.nats_binary import server_binary
 from gated.shell.nats_client import SturdyClient
+from patience import PATIENCE
 
 BY = Sender("agent", "a")
 
@@ -230,7 +231,7 @@ def shared_server() -> str:
 
     def stop() -> None:
         running.kill()
-        running.wait(10)
+        running.wait(PATIENCE)
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(stop)

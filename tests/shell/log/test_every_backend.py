@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import EventLog, LogConflict, LogLocked, LogUnavailable
+from patience import PATIENCE
 from shell.log.backends import BACKENDS, Backend, all_of, chained, intact
 
 T, U = ThreadId("t"), ThreadId("u")
@@ -54,7 +55,7 @@ async def test_a_tail_shows_what_comes(backend: Backend) -> None:
     await log.append(T, 0, records[:2])
     reader = await backend.reader()
     seen: list[int] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         async for position, record in reader.tail(1):
             seen.append(position)
             assert record == records[position - 1]

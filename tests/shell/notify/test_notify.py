@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from gated.shell.notify.following import NotifyError, follower
 from gated.shell.notify.notifier import Cursor
 from gated.shell.notify.settings import NotifySettings, compile_settings
 from gated.signatures import BadSignature, sign, verify
-from shell.live import POLICY, Live, agent, daemon_on, ears, intents, server, tell, write_policy
+from patience import PATIENCE, until
+from shell.live import POLICY, Clock, Live, agent, daemon_on, ears, intents, server, tell, write_policy
 from shell.notify.servers import hooks, mailbox
 
 SECRET = "s3cret-of-the-hook"
@@ -32,14 +32,6 @@ def settings(folder: Path, text: str) -> NotifySettings:
 def webhook(url: str, more: str = "format: json") -> str:
     hook = f"{{kind: webhook, url: {url}, secret_file: secret, {more}}}"
     return f"version: 1\nconsole: https://gate.example\nchannels:\n  hook: {hook}\n"
-
-
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if holds():
-            return
-        await anyio.sleep(0.02)
-    assert holds()
 
 
 async def ask(live: Live, call: str = "c1", run: str = "r1", **args: Any) -> wire.Verdict:
@@ -68,7 +60,7 @@ async def answer(live: Live, verdict: wire.Verdict, run: str = "r1", decision: s
 
 async def undelivered(live: Live) -> list[str]:
     async with live.bus.user("operator", "local") as operator:
-        found = json.loads((await operator.request("gated.api.tickets.list", b"{}", timeout=5)).data)
+        found = json.loads((await operator.request("gated.api.tickets.list", b"{}", timeout=PATIENCE)).data)
     tickets = found["tickets"] if isinstance(found, dict) else found
     return list(tickets[0]["undelivered"])
 
@@ -238,13 +230,20 @@ async def test_a_first_start_tells_nothing_of_the_past(tmp_path: Path) -> None:
     assert [post.json["run"] for post in hook.posts] == ["r2"]
 
 
-async def test_a_ticket_that_nobody_answers_is_told_of_to_its_end(tmp_path: Path) -> None:
-    hurried = POLICY.replace("timeout: 15m", "timeout: 3s, escalate: {after: 1s, to: [user:boss]}")
-    write_policy(tmp_path, hurried)
+async def test_a_ticket_that_nobody_answers_is_told_of_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_policy(tmp_path, POLICY.replace("timeout: 15m", "timeout: 100s, escalate: {after: 50s, to: [user:boss]}"))
+    clock = Clock(monkeypatch)
     with hooks() as hook:
         async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path, settings(tmp_path, webhook(hook.url))) as live:
+
+            async def told_of(count: int) -> None:
+                await until(lambda: len(hook.posts) == count)
+
             await ask(live)
-            await until(lambda: len(hook.posts) == 4)
+            for count, seconds in ((1, 50), (2, 30), (3, 20)):
+                await told_of(count)
+                clock.forward(live, seconds)
+            await told_of(4)
     told = [post.json for post in hook.posts]
     assert [said["event"] for said in told] == ["opened", "escalated", "expiring_soon", "closed"]
     assert (told[3]["state"], told[3]["answered_by"]) == ("expired", [])
