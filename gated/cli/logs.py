@@ -18,10 +18,13 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from gated import cloudevents
-from gated.cli.output import NO, Json, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
+from gated.cli.output import NO, Json, Keys, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
 from gated.cli.progress import progressed
+from gated.cli.subjects import erased_keys, register, vault_of
+from gated.core.redaction.opened import opened_body, said_in
+from gated.core.redaction.vault import Unreadable
 from gated.core.replay import Difference, Replayer
-from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, unseal
+from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, encode, unseal
 from gated.shell.custody import Copies, folder_of_keys, open_custody
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
@@ -33,6 +36,7 @@ from gated.units import rfc3339
 app = typer.Typer()
 log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
+register(log_app)
 
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 MAX_TIME = 2**62  # µs, later than any record
@@ -67,18 +71,20 @@ def replay(
     log: LogPath,
     run: Run = None,
     strict: Annotated[bool, typer.Option(help="Records that are not replayable are a failure too (exit status 1).")] = False,
+    keys: Keys = None,
     json_: Json = False,
 ) -> None:
     """Decide every record again, and stop at the first that comes out differently (exit status 1).
 
     A record that a rule would have to read redacted values for is *not replayable*: it is named, and its decisions are taken
-    as they stand (exit status 0, or 1 with --strict).
+    as they stand (exit status 0, or 1 with --strict). What was kept encrypted is read with its keys, until they are erased.
     """
 
     async def work() -> tuple[Replayer, Difference | None]:
         async with open_log(log) as opened:
             known = await policies_of(opened)
-            replayer = Replayer(known.get, await archived_states(opened))
+            vault, erased = vault_of(log, keys), await erased_keys(opened, known.values())
+            replayer = Replayer(known.get, await archived_states(opened), vault, erased)
             threads = await threads_of(opened, run)
             async for _, record in progressed(opened, "replaying"):
                 if threads is not None and record.thread not in threads:
@@ -175,7 +181,14 @@ def ls(
 
 
 @log_app.command("show", epilog="Example: gated log show .gated/log.db 17")
-def show(log: LogPath, position: Annotated[int, typer.Argument(help="Position in the log.")]) -> None:
+def show(
+    log: LogPath,
+    position: Annotated[int, typer.Argument(help="Position in the log.")],
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="As it was said, where the keys of what was taken out are here.")
+    ] = False,
+    keys: Keys = None,
+) -> None:
     """One record whole, as JSON."""
 
     async def work() -> Record | None:
@@ -187,7 +200,20 @@ def show(log: LogPath, position: Annotated[int, typer.Argument(help="Position in
     record = run_async(work)
     if record is None:
         fail(f"the log has no record at position {position}", NO)
-    sys.stdout.write(json.dumps({**json.loads(record.body), "hash": record.hash}, indent=2, ensure_ascii=False) + "\n")
+    body = json.loads(encode(_revealed(unseal(record), log, keys)) if reveal else record.body)
+    sys.stdout.write(json.dumps({**body, "hash": record.hash}, indent=2, ensure_ascii=False) + "\n")
+
+
+def _revealed(body: Body, log: str, keys: Path | None) -> Body:
+    """A record as it was said; why, where it cannot be had."""
+    vault = vault_of(log, keys)
+    if vault is None:
+        fail("no keys are here to reveal it with: say where they are with --keys")
+    try:
+        said_in(body, vault)
+    except Unreadable as error:
+        errors.print(f"[yellow]what was said is not shown[/]: it was {error}", highlight=False)
+    return opened_body(body, vault)
 
 
 @log_app.command("tail", epilog="Example: gated log tail .gated/log.db")

@@ -66,8 +66,7 @@ class Operator:
 
     async def say(self, thread: str, run: str, said: Any, done: Callable[[View], bool]) -> View:
         """Say something for a run, and wait until it shows in the run. Ends the command where it is refused."""
-        message_id = uuid.uuid4().hex
-        await self._publish(thread, run, said, message_id)
+        message_id = await self.tell(thread, run, said)
         with anyio.move_on_after(SECONDS):
             while True:
                 if message_id in self._refused:
@@ -77,6 +76,15 @@ class Operator:
                     return view
                 await anyio.sleep(0.05)
         fail("it is stored on the bus, and the gate has not taken it yet: it does once it runs", NO)
+
+    async def tell(self, thread: str, run: str, said: Any) -> str:
+        """Say something for a run, and wait for nothing. The id by which `refusal` knows it."""
+        message_id = uuid.uuid4().hex
+        await self._publish(thread, run, said, message_id)
+        return message_id
+
+    def refusal(self, message_id: str) -> str | None:
+        return self._refused.get(message_id)
 
     async def open_runs(self) -> list[tuple[str, str]]:
         """(thread, run) of every run that has not ended, by the log."""

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from gated.cli.logs import threads_of
-from gated.cli.output import NO, Json, LogPath, run_async, say, say_json, table
+from gated.cli.output import NO, Json, Keys, LogPath, run_async, say, say_json, table
 from gated.cli.progress import progressed
+from gated.cli.subjects import vault_of
 from gated.core.whatif import Compared, Tally, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
@@ -36,6 +37,7 @@ def what_if(
     fail_on: Annotated[
         list[FailOn] | None, typer.Option("--fail-on", help="Exit status 1 where there is one of these; may be given again.")
     ] = None,
+    keys: Keys = None,
     json_: Json = False,
 ) -> None:
     """Decide every recorded call under another policy, on the history as it was: unchanged, flipped, or not replayable.
@@ -47,7 +49,7 @@ def what_if(
     async def work() -> tuple[Tally, list[Compared]]:
         tally, changed = Tally(), list[Compared]()
         async with open_log(log) as opened:
-            whatif = WhatIf(read_policy(policy), await archived_states(opened))
+            whatif = WhatIf(read_policy(policy), await archived_states(opened), vault_of(log, keys))
             threads = await threads_of(opened, run)
             async for _, record in progressed(opened, "deciding"):
                 if threads is not None and record.thread not in threads:

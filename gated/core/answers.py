@@ -25,6 +25,7 @@ from gated.core.verdicts import Judged, Plea
 from gated.events import (
     Answer,
     CallDecided,
+    CallRefused,
     DataErased,
     DeadlineReached,
     Decision,
@@ -33,7 +34,6 @@ from gated.events import (
     Forgotten,
     NoticeReported,
     ResolutionReceived,
-    RunAnswered,
     TicketAnswered,
     TicketCall,
     TicketId,
@@ -81,19 +81,22 @@ def _shut(turn: Turn, ticket: Ticket) -> str | None:
 
 def erase(turn: Turn, request: ErasureRequested) -> None:
     """A subject's keys are gone: what waited for people with arguments under them ends, since it can never run."""
-    run = turn.opened
-    if run is None or not request.keys:
-        why = "there is no such run" if run is None else f"there is no key of `{request.subject}`: nothing of it is kept"
-        turn.refuse("lifecycle.run_not_open" if run is None else "ingress.id", why)
-        return
-    fresh = tuple(key for key in request.keys if key not in run.erased)
-    if not fresh:
-        turn.replies.append(RunAnswered(status=run.end or "open", message=run.reason))
-        return
-    turn.do(DataErased(subject=request.subject, keys=fresh))
-    for ticket in sorted(_pending(run), key=lambda ticket: ticket.number):
-        if any(key in fresh for call in ticket.calls if (key := key_of(call.sealed))):
-            turn.close_ticket(ticket.id, "cancelled", f"its arguments were erased with the data of `{request.subject}`")
+    told = turn.state.erased.get(turn.run_id, ())
+    fresh = tuple(key for key in request.keys if key not in told)
+    if not request.keys:
+        turn.refuse("ingress.id", f"there is no key of `{request.subject}`: nothing of it is kept")
+    elif not fresh:
+        turn.replies.append(CallRefused(code="ingress.id", reason=f"the data of `{request.subject}` was erased already"))
+    else:
+        turn.do(DataErased(subject=request.subject, keys=fresh))
+        _end_erased(turn, request.subject, fresh)
+
+
+def _end_erased(turn: Turn, subject: str, keys: tuple[str, ...]) -> None:
+    pending = () if turn.opened is None else _pending(turn.opened)
+    for ticket in sorted(pending, key=lambda ticket: ticket.number):
+        if any(key_of(call.sealed) in keys for call in ticket.calls):
+            turn.close_ticket(ticket.id, "cancelled", f"its arguments were erased with the data of `{subject}`")
 
 
 def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:

@@ -91,7 +91,7 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
         case PolicyRebound():
             return _with(state, run_id, policy=decision.policy)
         case DataErased():
-            return _with(state, run_id, erased=(*state.runs[run_id].erased, *decision.keys))
+            return replace(state, erased=state.erased.set(run_id, (*state.erased.get(run_id, ()), *decision.keys)))
         case _:
             assert_never(decision)
 

@@ -92,7 +92,6 @@ class RunState(Struct, frozen=True):
     refusals: int = 0
     grounded: int = 0
     ended: RunEnded | None = None
-    erased: tuple[str, ...] = ()  # the keys of subjects whose data in this run is gone
     continuations: int = 0
     ungated: int = 0
     calls: Map[CallId, Known] = Map()
@@ -143,6 +142,7 @@ class ThreadState(Struct, frozen=True):
     remembered: tuple[Remembered, ...] = ()
     circuits: Map[str, Circuit] = Map()
     semantic: Seen = Seen()
+    erased: Map[RunId, tuple[str, ...]] = Map()  # of each run that held data of subjects: the keys that are gone
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ class Subjects:
 
     async def erased(self, registry: Registry, run: RunState | None, asked: ErasureRequested) -> ErasureRequested:
         """Erase the subject's key; what was asked, with the keys that are gone. Raises `LogUnavailable`."""
-        if self._keyring is None or run is None:
+        if self._keyring is None:
             return asked
-        subject = registry.known[run.policy].redactor.text(asked.subject, self.vault)
+        policy = registry.current if run is None else registry.known[run.policy]
+        subject = policy.redactor.text(asked.subject, self.vault)
         wish = Erasure(subject, asked.by, (), asked.reason)
         try:
             keys = await anyio.to_thread.run_sync(self._keyring.erase, self.vault.holder(subject), wish)
@@ -112,8 +113,8 @@ async def unaware(
     """The runs that hold data of a subject and do not say that these keys are gone."""
     found: list[Place] = []
     for thread, run_id in await places_of(event_log, subject):
-        run = (await look(thread)).runs.get(run_id)
-        if run is not None and not set(keys) <= set(run.erased):
+        state = await look(thread)
+        if not set(keys) <= set(state.erased.get(run_id, ())):
             found.append((thread, run_id))
     return found
 
@@ -135,7 +136,9 @@ async def erase(event_log: EventLog, keyring: Keyring, vault: Vault, subject: st
     places = await unaware(event_log, subject, keys, threads.look) if keys else []
     for thread, run_id in places:
         state = await threads.look(thread)
-        registry = replace(threads.registry, current=threads.registry.known[state.runs[run_id].policy])
+        run = state.runs.get(run_id)
+        policy = threads.registry.current if run is None else threads.registry.known[run.policy]
+        registry = replace(threads.registry, current=policy)
         asked = ErasureRequested(by, subject, keys, reason)
         made, stored = record(registry, state, run_id, asked, time.time_ns() // 1000)
         if stored is not None:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from core.redaction.recorded import AGENT, ANA, POLICY, TOKEN, VAULT, Gate
+from core.redaction.test_records import CALLS
 from gated.core.decide import record
 from gated.core.policy import load_text
 from gated.core.redaction.opened import opened_body, said_in
@@ -34,6 +36,7 @@ from gated.events import (
     ThreadId,
     TicketClosed,
     TicketOpened,
+    Wanted,
 )
 
 OPERATOR = Sender("operator", "dpo")
@@ -176,7 +179,7 @@ def test_an_erasure_ends_what_waits_for_people() -> None:
     assert (ended.call, ended.decision, ended.code) == ("c1", "deny", "approvals.cancelled")
     assert ended.reason == "its arguments were erased with the data of `thread:t`"
     assert len(made) == 3, "what waits with nothing sealed goes on waiting"
-    assert gate.state.runs[RunId("r")].erased == (key,)
+    assert gate.state.erased[RunId("r")] == (key,)
     late = gate.answer(opened)
     assert getattr(late[0], "code", "") == "approvals.already_decided"
     gate.restart()
@@ -207,16 +210,19 @@ def test_an_erasure_that_is_told_again_changes_nothing() -> None:
     gate = Kept()
     gate.ask("c1", "look", auth=TOKEN)
     gate.erase("thread:t")
-    keys = gate.state.runs[RunId("r")].erased
+    keys = gate.state.erased[RunId("r")]
     assert gate.say(ErasureRequested(OPERATOR, "thread:t", keys)) == ()
     refused = gate.say(ErasureRequested(OPERATOR, "thread:other"))
     assert getattr(refused[0], "code", "") == "ingress.id"
 
 
-def test_an_erasure_of_a_run_that_is_not_there() -> None:
+def test_what_a_stranger_said_is_erased_though_it_opened_no_run() -> None:
     gate = Kept()
-    (refused,) = gate.say(ErasureRequested(OPERATOR, "thread:t", ("0" * 16,)))
-    assert getattr(refused, "code", "") == "lifecycle.run_not_open"
+    gate.say(IntentsReceived(Sender("agent", "stranger"), (Wanted(CallId("c1"), "look", {"auth": TOKEN}),)))
+    assert gate.body().subject == "thread:t"
+    assert isinstance(gate.erase("thread:t")[0], DataErased)
+    gate.restart()
+    assert gate.with_keys().skipped == 1
 
 
 def test_a_subject_by_a_label_and_its_name_where_that_is_personal() -> None:
@@ -286,3 +292,17 @@ def test_a_ticket_is_opened_whole_for_an_auditor() -> None:
     gate.forget("thread:t")
     shut = opened_body(gate.body(), gate.reader())
     assert shut == gate.body()
+
+
+@given(CALLS)
+def test_with_the_keys_whatever_was_said_is_decided_again(calls: list[tuple[str, dict[str, Any], str, Any]]) -> None:
+    gate = Kept()
+    for number, (tool, args, status, content) in enumerate(calls):
+        decided = gate.ask(f"c{number}", tool, **args)
+        if decided.decision == "suspend":
+            gate.answer(next(d for d in gate.body().decisions if isinstance(d, TicketOpened)))
+        elif decided.decision == "allow" and status != "none":
+            gate.say(OutcomeReported(AGENT, CallId(f"c{number}"), status, content))  # type: ignore[arg-type]
+    gate.restart()
+    replayed = gate.with_keys()
+    assert (replayed.records, replayed.skipped) == (len(gate.log), 0)
