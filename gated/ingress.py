@@ -16,6 +16,7 @@ from gated.units import parse_usd
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 END: Final = r"$(?!\n)"  # the end, for patterns that are searched: a bare `$` also matches before a last line break
 ID_PATTERN: Final = f"^{ID.pattern}{END}"
+ID_WORDS: Final = "1 to 128 of the characters A-Z a-z 0-9 _ -"
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 TOOL_PATTERN: Final = f"^{TOOL.pattern}{END}"
 
@@ -33,7 +34,7 @@ def wanted_from(data: object, position: int = 0) -> Wanted:
         return _refused(None, "shape", f"calls[{position}] is not an object")
     call = data.get("id")
     if not is_id(call):
-        return _refused(None, "id", f"calls[{position}].id must be 1 to 128 of the characters A-Z a-z 0-9 _ -")
+        return _refused(None, "id", f"calls[{position}].id must be {ID_WORDS}")
     unknown = sorted(str(key) for key in data.keys() - _FIELDS)
     if unknown:
         return _refused(call, "shape", f"calls[{position}] has unknown fields: {', '.join(unknown)[:200]}")

@@ -93,8 +93,9 @@ def test_messagepack_that_could_hide_something_is_refused(data: bytes) -> None:
         (b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{"x":NaN}}]}', "ingress.args"),
         (b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{"x":1,"x":2}}]}', "ingress.args"),
         (b'{"type":"outcome","call":"a","status":"fine"}', "ingress.shape"),
-        (b'{"type":"outcome","call":"a b","status":"success"}', "ingress.shape"),
-        (b'{"type":"outcome","call":"a\\n","status":"success"}', "ingress.shape"),
+        (b'{"type":"outcome","call":"a b","status":"success"}', "ingress.id"),
+        (b'{"type":"outcome","call":"a\\n","status":"success"}', "ingress.id"),
+        (b'{"type":"run.start","parent_run":"../x"}', "ingress.id"),
         (b'{"type":"run.start","agent":"someone"}', "ingress.shape"),
         (b'{"type":"resolution","ticket":"t","decision":"approve","decision_id":"d","args_sha256":""}', "ingress.shape"),
         (b"[]", "ingress.shape"),
@@ -108,6 +109,25 @@ def test_what_an_agent_may_not_say_is_refused_with_a_code(data: bytes, code: str
     assert said.code == code
     assert said.reason
     assert said.bytes == len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'{"type":"outcome","call":7,"status":"success"}', "expected `str`, got `int`, at `call`"),
+        (b'{"type":"run.finish","x":1}', "object contains unknown field `x`"),
+        (b'{"type":"recall","call":"a b"}', "an id is 1 to 128 of the characters A-Z a-z 0-9 _ -, at `call`"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_and_where(data: bytes, reason: str) -> None:
+    said = read(AGENT, data)
+    assert isinstance(said, MessageRefused)
+    assert said.reason == reason
+
+
+@pytest.mark.parametrize("kind", [MSGPACK, MSGPACK.upper(), f"{MSGPACK}; charset=binary"])
+def test_messagepack_is_known_by_its_type(kind: str) -> None:
+    assert isinstance(read(AGENT, packed(INTENT), kind), IntentsReceived)
 
 
 def test_one_malformed_call_does_not_hide_the_others() -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from gated import wire
 from gated.client import binding
@@ -196,7 +196,8 @@ class Run:
             await self._tell(verdict.call, "not_run", "the arguments changed")
             raise GateError(f"the arguments of `{tool}` changed after they were decided: the call did not run")
         given = args if verdict.args is None else verdict.args
-        return Admitted(verdict.call, given, verdict.execute, verdict.result, verdict)
+        result = None if verdict.result is UNSET else verdict.result
+        return Admitted(verdict.call, given, verdict.execute, result, verdict)
 
     async def succeeded(self, call: str, result: Any = None) -> Outcome:
         """Report a success. Raises `Unreported`, with the result, where the gate does not take it."""

@@ -6,7 +6,7 @@ import hashlib
 
 import structlog
 
-from gated import wire
+from gated import ingress, wire
 from gated.core.order.templates import escape_text
 from gated.events import CallRefused, DeadlineReached, MessageRefused, RunId, ThreadId
 from gated.shell.bus import Input
@@ -25,7 +25,7 @@ def misaddressed(item: Input, prefix: str) -> Said:
         return Said(ThreadId(""), RunId(""), DeadlineReached(TIMER, 0), 0, 0, item.ack, None)
     sender, bad = found
     what = " and ".join(f"`{escape_text(text, SHOWN)}`" for text in bad)
-    reason = f"{what} cannot be the id of a thread or a run: use 1 to 128 of the characters A-Z a-z 0-9 _ -"
+    reason = f"{what} cannot be the id of a thread or a run: use {ingress.ID_WORDS}"
     digest = hashlib.sha256(item.data).hexdigest()
     refused = MessageRefused(sender, "ingress.id", reason, digest, len(item.data))
     return Said(ThreadId(""), RunId(""), refused, item.at, 0, item.ack, item.message_id)

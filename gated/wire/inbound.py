@@ -182,13 +182,24 @@ def read(
 
 def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) -> Inbound:
     try:
-        text = _json_of(data) if content_type == MSGPACK else data  # so that one parser says what is allowed
+        packed = content_type is not None and content_type.partition(";")[0].strip().lower() == MSGPACK
+        text = _json_of(data) if packed else data  # so that one parser says what is allowed
         strict_json.parse(text, limits)
         return _IN.decode(text)
     except strict_json.BadJson as error:
         raise Unreadable(f"ingress.{error.code}", str(error)) from error
     except (msgspec.ValidationError, OverflowError) as error:
-        raise Unreadable("ingress.shape", str(error)) from error
+        raise _unfit(str(error)) from error
+
+
+def _unfit(said: str) -> Unreadable:
+    """msgspec's words of a message that is JSON but none of the contract's, with the place as we write it."""
+    what, _, place = said.partition(" - at ")
+    code = "ingress.shape"
+    if what.endswith(f"matching regex {ingress.ID_PATTERN!r}"):
+        code, what = "ingress.id", f"an id is {ingress.ID_WORDS}"
+    where = place.strip("`").removeprefix("$").removeprefix(".")
+    return Unreadable(code, what[:1].lower() + what[1:] + (f", at `{where}`" if where else ""))
 
 
 def _json_of(data: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from gated.events import (
     Answer,
@@ -44,6 +44,8 @@ def always(value: T) -> T:
 class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=True):
     """The decision on one call. What may run are `args` where they are given, else the arguments that were asked.
 
+    `result`, where a person answered for the tool (`execute` is false then): what they said, which may be null.
+
     `token`, of a call that may run: a JWT that proves it to the tool, where the daemon signs verdicts.
     `settled`, of a replayed verdict: the call has its outcome already, so it must not run again.
     """
@@ -62,7 +64,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, tag="verdict", kw_only=Tr
     args: dict[str, Any] | None = None
     edited: bool = False
     execute: bool
-    result: Any = None
+    result: Any = UNSET
     token: str | None = None
     policy: str
     seq: int
@@ -77,7 +79,7 @@ class ReminderMessage(Struct, frozen=True, omit_defaults=True, tag="reminder", k
 
     call: str
     status: Status
-    reminders: tuple[Reminder, ...] = ()
+    reminders: tuple[Reminder, ...] = always(())
     ungated: bool = False
     seq: int = 0
     at: str = ""
@@ -177,7 +179,7 @@ def verdict(decided: CallDecided, policy: str, seq: int, at: int, *, replayed: b
         args=decided.args,
         edited=decided.edited,
         execute=decided.decision == "allow" and decided.execute,
-        result=decided.result,
+        result=UNSET if decided.execute else decided.result,
         policy=policy,
         seq=seq,
         at=rfc3339(at),

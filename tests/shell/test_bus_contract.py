@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -156,3 +157,16 @@ async def test_a_rejected_ticket_closes_too(tmp_path: Path) -> None:
         (opened,) = await said(1)
         await tell(ana, PEOPLE["ana"], "r", answer(opened["details"], "a1", "reject"))
         assert [(message["event"], message["state"]) for message in await said(2)][1:] == [("closed", "rejected")]
+
+
+async def test_what_a_person_said_in_the_tools_place_is_there_also_where_it_is_null(tmp_path: Path) -> None:
+    policy = POLICY.replace("quorum: 2,", "may_answer: true,")
+    async with gate(tmp_path, policy) as live, live.bus.user("agent", "payer") as payer, live.bus.user("approver", "ana") as ana:
+        said, told = await overhear(payer, "gated.out.*.*.agent.payer"), await overhear(ana, "gated.tickets.>")
+        await tell(payer, agent("payer"), "r", intents(("c1", "refund", {}), ("c2", "read", {})))
+        (opened,) = await told(1)
+        await tell(ana, PEOPLE["ana"], "r", msgspec.structs.replace(answer(opened["details"], "a1"), result=None))
+        suspended, allowed, answered, outcome = await said(4)
+    assert (answered["decision"], answered["execute"], answered["result"]) == ("allow", False, None)
+    assert ["result" in verdict for verdict in (suspended, allowed)] == [False, False]
+    assert (outcome["type"], outcome["call"], outcome["status"], outcome["reminders"]) == ("reminder", "c1", "success", [])
