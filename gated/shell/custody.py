@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
@@ -71,13 +72,16 @@ def _try_to_append(path: Path) -> None:
 
 
 def publish_copies(custody: Custody, client: Client) -> None:
-    """Publish each checkpoint from now on; called in the loop that the client belongs to."""
+    """Publish each checkpoint from now on; called in the loop that the client belongs to. What is said then raises `OSError`."""
     subject, loop = custody.subject, asyncio.get_running_loop()
     if subject is None:
         return
 
     def say(note: str) -> None:
-        asyncio.run_coroutine_threadsafe(client.publish(subject, note.encode()), loop).result(5)
+        try:
+            asyncio.run_coroutine_threadsafe(client.publish(subject, note.encode()), loop).result(5)
+        except NatsError as error:
+            raise OSError(f"a checkpoint cannot be published on `{subject}`: {error or type(error).__name__}") from error
 
     custody.sealing.outlets.append(say)
 

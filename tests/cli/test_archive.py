@@ -1,8 +1,11 @@
 """`gated log archive`: finished threads go, and the log, the archive and the gate all go on as if they had not."""
 
 import asyncio
+import errno
 import json
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -10,10 +13,13 @@ import pytest
 
 from cli.test_cli import gated
 from gated.client import Gate
+from gated.core.state import ThreadState
+from gated.events import ThreadId
 from gated.shell.custody import Copies, open_custody
 from gated.shell.log import LogLocked
-from gated.shell.log.archive import archive
-from gated.shell.log.sqlite import open_for_writing
+from gated.shell.log import archive as archiving
+from gated.shell.log.archive import Archived, archive
+from gated.shell.log.sqlite import SqliteLog, open_for_writing
 from shell.live import POLICY, daemon_on, server, write_policy
 
 
@@ -132,6 +138,49 @@ def test_a_log_that_is_written_is_left_alone(folder: Path) -> None:
 
     asyncio.run(try_it())
     assert not (folder / "old.jsonl").exists()
+
+
+def test_a_log_that_is_being_read_stays_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: the newest records were in the WAL that a reader kept, and went with it."""
+    monkeypatch.setattr(archiving, "BUSY_SECONDS", 0.1)
+    log, target = folder / "log.db", folder / "old.jsonl"
+    before = verified(log)
+    with closing(sqlite3.connect(log, isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from records").fetchall()
+        status, _, error = gated("log", "archive", log, target)
+        assert (status, "is being read" in error, target.exists()) == (2, True, False)
+    assert verified(log) == before
+    assert gated("log", "archive", log, target)[0] == 0
+
+
+def test_what_is_written_between_the_archive_and_the_new_file_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, target, renew = folder / "log.db", folder / "old.jsonl", archiving._renew
+
+    def late(path: Path, gone: dict[ThreadId, ThreadState]) -> Archived:
+        with closing(sqlite3.connect(path)) as daemon:
+            daemon.execute("update heads set seq = seq + 1 where thread = 'done1'")
+            daemon.commit()
+        return renew(path, gone)
+
+    monkeypatch.setattr(archiving, "_renew", late)
+    status, _, error = gated("log", "archive", log, target)
+    assert (status, "was written to meanwhile" in error, target.exists()) == (2, True, False)
+    assert json.loads(gated("verify", log, "--json")[1])["archived"] == 0
+
+
+def test_half_an_archive_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(log: SqliteLog, threads: object) -> AsyncIterator[bytes]:
+        yield b"{"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log, target, before = folder / "log.db", folder / "old.jsonl", verified(folder / "log.db")
+    with monkeypatch.context() as disk:
+        disk.setattr(archiving, "export_lines", full)
+        status, _, error = gated("log", "archive", log, target)
+    assert (status, f"cannot write `{target}`: No space left" in error, target.exists()) == (2, True, False)
+    assert gated("log", "archive", log, folder / "nowhere" / "old.jsonl")[0] == 2
+    assert verified(log) == before
 
 
 def test_an_export_of_what_is_kept_verifies(folder: Path) -> None:

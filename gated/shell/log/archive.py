@@ -29,7 +29,7 @@ from gated.shell.log.jsonl import export_lines, open_export
 from gated.shell.log.open import policies_of
 from gated.shell.log.sealing import Sealing
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
-from gated.shell.log.sqlite_file import COLUMNS, SCHEMA, take_lock
+from gated.shell.log.sqlite_file import BUSY_SECONDS, COLUMNS, SCHEMA, take_lock
 
 
 class Archived(Struct, frozen=True):
@@ -62,7 +62,11 @@ async def archive(path: Path, target: Path, before: int, sealing: Sealing | None
         await log.close()
     if not gone:
         return Archived(0, 0, await _count(path))
-    return await anyio.to_thread.run_sync(_renew, path, gone)
+    try:
+        return await anyio.to_thread.run_sync(_renew, path, gone)
+    except LogUnavailable:  # the log is as it was: an archive beside it would hold the same records again
+        await anyio.Path(target).unlink()
+        raise
 
 
 async def _finished(log: SqliteLog, before: int) -> dict[ThreadId, ThreadState]:
@@ -78,11 +82,25 @@ async def _finished(log: SqliteLog, before: int) -> dict[ThreadId, ThreadState]:
 
 async def _write_archive(log: SqliteLog, target: Path, gone: Mapping[ThreadId, ThreadState]) -> None:
     """Write the archive, durably, and read it again: nothing is taken out that does not stand there, to the last hash."""
-    async with await anyio.open_file(target, "xb") as out:
-        async for line in export_lines(log, gone):
-            await out.write(line)
-        await out.flush()
-        await anyio.to_thread.run_sync(os.fsync, out.wrapped.fileno())
+    try:
+        out = await anyio.open_file(target, "xb")
+    except OSError as error:
+        raise LogUnavailable(f"cannot write `{target}`: {error.strerror}") from error
+    try:
+        async with out:
+            async for line in export_lines(log, gone):
+                await out.write(line)
+            await out.flush()
+            await anyio.to_thread.run_sync(os.fsync, out.wrapped.fileno())
+        await _read_again(target, gone)
+    except BaseException as error:
+        await anyio.Path(target).unlink()  # half an archive is none
+        if isinstance(error, OSError):
+            raise LogUnavailable(f"cannot write `{target}`: {error.strerror}") from error
+        raise
+
+
+async def _read_again(target: Path, gone: Mapping[ThreadId, ThreadState]) -> None:
     export = await anyio.to_thread.run_sync(open_export, target)
     verified = verify_records([item async for item in export.read_all()])
     heads = {thread: (state.seq, state.head) for thread, state in gone.items()}
@@ -104,13 +122,14 @@ _COPIED: Final = ("policies", "snapshots", "heads", "checkpoints", "anchors")
 
 
 def _renew(path: Path, gone: Mapping[ThreadId, ThreadState]) -> Archived:
-    """Put a file without these threads' records in the log's place."""
+    """Put a file without these threads' records in the log's place. Raises `LogUnavailable`: the log is as it was then."""
     lock = take_lock(path)
     fresh = path.with_name(path.name + ".archiving")
     try:
         fresh.unlink(missing_ok=True)
         done = _write(path, fresh, gone)
-        for ending in ("-wal", "-shm"):  # the old log was closed by its last user: nothing is in them
+        _settle(path)
+        for ending in ("-wal", "-shm"):  # nothing is in them any more
             path.with_name(path.name + ending).unlink(missing_ok=True)
         fresh.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
@@ -124,6 +143,13 @@ def _renew(path: Path, gone: Mapping[ThreadId, ThreadState]) -> Archived:
         os.close(lock)
 
 
+def _settle(path: Path) -> None:
+    """Have everything in the log's own file: its WAL, which whoever reads the log keeps there, may not go before."""
+    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+        if connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+            raise LogUnavailable(f"`{path}` is being read: end what reads it, and archive again; it is as it was")
+
+
 def _write(path: Path, fresh: Path, gone: Mapping[ThreadId, ThreadState]) -> Archived:
     connection = sqlite3.connect(fresh, isolation_level=None)
     try:
@@ -133,6 +159,9 @@ def _write(path: Path, fresh: Path, gone: Mapping[ThreadId, ThreadState]) -> Arc
         connection.execute("begin")
         connection.execute("create temp table gone (thread text primary key)")
         connection.executemany("insert into gone values (?)", [(thread,) for thread in gone])
+        heads = connection.execute("select thread, seq, hash from old.heads where thread in (select thread from gone)")
+        if {thread: (seq, hash_) for thread, seq, hash_ in heads} != {t: (s.seq, s.head) for t, s in gone.items()}:
+            raise LogUnavailable(f"`{path}` was written to meanwhile: archive again; it is as it was")
         for table in _COPIED:
             connection.execute(f"insert into {table} select * from old.{table}")
         connection.execute("insert or replace into meta select * from old.meta")

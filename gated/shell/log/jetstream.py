@@ -168,7 +168,7 @@ class JetStreamLog(JetStreamReader):
         for record, place in zip(records, stored, strict=True):
             self._heads[record.thread] = Head(record.seq, record.hash, place)
             self._heads.move_to_end(record.thread)
-            self._remember(record, place)
+            self._remember(record.thread, record.seq, place)
 
     async def _explain(self, error: Refused) -> None:
         """Raises `LogLocked` where another has the partition now; else the log cannot be written, for whatever reason."""

@@ -68,7 +68,7 @@ class JetStreamReader:
 
     async def _head(self, found: Stored) -> Head:
         record = await self._record(found)
-        self._remember(record, found.place)
+        self._remember(record.thread, record.seq, found.place)
         return Head(record.seq, record.hash, found.place)
 
     def _check_open(self) -> None:
@@ -96,7 +96,7 @@ class JetStreamReader:
             if not found:
                 raise LogUnavailable("cannot read the log: a replica is behind")
             record = await self._record(found[0])
-            self._remember(record, found[0].place)
+            self._remember(record.thread, record.seq, found[0].place)
             if record.seq == seq:
                 return record
             low, high = (found[0].place + 1, high) if record.seq < seq else (low, middle - 1)
@@ -113,7 +113,7 @@ class JetStreamReader:
                 record = await self._record(found)
                 if record.seq != expected:
                     raise LogDamaged(found.place, f"record {record.seq} of thread `{thread}` stands where {expected} should")
-                self._remember(record, found.place)
+                self._remember(record.thread, record.seq, found.place)
                 place, expected = found.place + 1, expected + 1
                 yield record
             if expected > head.seq:
@@ -129,8 +129,8 @@ class JetStreamReader:
             await self._search(thread, seq, head)
         return self._places[(thread, seq)] + 1
 
-    def _remember(self, record: Record, place: int) -> None:
-        self._places[(record.thread, record.seq)] = place
+    def _remember(self, thread: ThreadId, seq: int, place: int) -> None:
+        self._places[(thread, seq)] = place
         if len(self._places) > REMEMBERED:
             self._places.popitem(last=False)
 
@@ -291,8 +291,9 @@ class JetStreamReader:
         same = [part.data for part in parts if part.headers[SHA256] == head.headers[SHA256]]
         if len(same) != len(wanted) + 1:
             return None
-        seq = int(head.headers[SEQ])
-        self._places[(thread, seq)] = int(head.headers[PLACE])
+        seq, place = int(head.headers[SEQ]), int(head.headers[PLACE])
+        if place:  # its writer may not have known it
+            self._remember(thread, seq, place)
         return seq, b"".join(same)
 
     async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:

@@ -37,11 +37,12 @@ from gated.events import (
 )
 from gated.shell.log import LogError, ReadableLog
 from gated.shell.notify.notice import Notice, notice
-from gated.shell.notify.settings import Channel, NotifySettings
+from gated.shell.notify.settings import Channel, NotifySettings, Retry
 from gated.shell.notify.ways import NotDelivered, Publish, Way, open_way
 
 LOOK: Final = 2.0  # seconds between two looks at the log when nobody says that there is something new
 RESTART: Final = 5.0  # seconds
+DOUBLINGS: Final = 64  # of the time between two attempts: with more of them it is no longer a number
 MOST_AT_ONCE: Final = 16  # notices of one channel that are under way
 
 log = structlog.get_logger("gated.notify")
@@ -146,8 +147,11 @@ class Notifier:
         self._ways = self._ways or self._open()
         self._queues.clear()
         self._pending.clear()
-        saved = self._cursor.load()
-        self._read = self._saved = await self._log.head() if saved is None else saved
+        saved, head = self._cursor.load(), await self._log.head()
+        if saved is not None and saved > head:
+            log.error("the notices' place is not of this log, they go on from its end", place=saved, end=head)
+            saved = None
+        self._read = self._saved = head if saved is None else saved
         if saved is None:
             self._cursor.save(self._read)
         try:
@@ -224,7 +228,7 @@ class Notifier:
             except NotDelivered as error:
                 failures += 1
                 self.counts.failed += 1
-                wait = max(min(retry.most, retry.first * 2 ** (failures - 1)), error.after or 0.0)
+                wait = max(pause(retry, failures), error.after or 0.0)
                 self._failed(channel, job, failures, str(error), wait)
                 if anyio.current_time() - started + wait > retry.give_up:
                     self.counts.given_up += 1
@@ -276,6 +280,11 @@ class Notifier:
             self._saved = reached
         except OSError as error:
             log.warning("cannot keep the notices' place in the log: a restart says some again", error=error.strerror)
+
+
+def pause(retry: Retry, failures: int) -> float:
+    """Seconds until the next attempt after so many failures in a row."""
+    return min(retry.most, retry.first * 2.0 ** min(failures - 1, DOUBLINGS))
 
 
 def _told(body: Body) -> list[tuple[TicketId, str]]:

@@ -257,6 +257,17 @@ async def test_a_snapshot_is_whole_or_none(cluster: JetStreamBackend) -> None:
     await log.close()
 
 
+async def test_a_snapshot_whose_record_s_place_is_not_known_is_one_all_the_same(cluster: JetStreamBackend) -> None:
+    """Found by reading: a place of 0 was believed, and the records behind it were looked for from the start of the log."""
+    log = await cluster.open()
+    await log.append(T, 0, chained())
+    log._places.clear()
+    await log.save_snapshot(T, 2, b"two")
+    assert await log.load_snapshot(T) == (2, b"two")
+    assert [r.seq async for r in log.read(T, 2)] == [3]
+    await log.close()
+
+
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,8 @@ from gated.documents import parse_document
 from gated.events import Sender
 from gated.shell.log.open import open_log
 from gated.shell.notify.following import NotifyError, follower
-from gated.shell.notify.notifier import Cursor
-from gated.shell.notify.settings import NotifySettings, compile_settings
+from gated.shell.notify.notifier import Cursor, pause
+from gated.shell.notify.settings import NotifySettings, Retry, compile_settings
 from gated.signatures import BadSignature, sign, verify
 from patience import PATIENCE, until
 from shell.live import POLICY, Clock, Live, agent, daemon_on, ears, intents, server, tell, write_policy
@@ -228,6 +228,23 @@ async def test_a_first_start_tells_nothing_of_the_past(tmp_path: Path) -> None:
                 await ask(live, call="c2", run="r2")
                 await until(lambda: len(hook.posts) >= 1)
     assert [post.json["run"] for post in hook.posts] == ["r2"]
+
+
+async def test_a_place_behind_the_end_of_the_log_is_of_another_log(tmp_path: Path) -> None:
+    """Found by reading: with a new log and the old file, nobody was told of anything until the log had grown past it."""
+    write_policy(tmp_path, POLICY)
+    (tmp_path / "notify.json").write_text('{"position": 1000000}')
+    with hooks() as hook:
+        async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path, settings(tmp_path, webhook(hook.url))) as live:
+            await until(lambda: "1000000" not in (tmp_path / "notify.json").read_text())
+            await ask(live)
+            await until(lambda: len(hook.posts) == 1)
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 1.0), (3, 4.0), (7, 60.0), (5000, 60.0)])
+def test_the_pause_grows_to_its_most_however_often_it_fails(failures: int, seconds: float) -> None:
+    """Found by reading: after 1,024 failures the notifier itself failed, and began to count anew."""
+    assert pause(Retry(1.0, 60.0, 86_400.0, 3), failures) == seconds
 
 
 async def test_a_ticket_that_nobody_answers_is_told_of_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
