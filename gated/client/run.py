@@ -206,11 +206,13 @@ class Run:
         except GateError as error:
             raise Unreported(call, result, error) from error
 
-    async def failed(self, call: str, error: BaseException) -> None:
-        """Report the tool's error, which is what its caller must see, also where the gate cannot be told of it."""
-        await self._tell(call, "error", f"{type(error).__name__}: {error}"[:4000])
+    async def failed(self, call: str, error: Any) -> None:
+        """Report the tool's error (or a result that says it is one): it is what its caller must see, also where the gate
+        cannot be told of it."""
+        told = f"{type(error).__name__}: {error}"[:4000] if isinstance(error, BaseException) else content_of(error)
+        await self._tell(call, "error", told)
 
-    async def _tell(self, call: str, status: Status, content: str) -> None:
+    async def _tell(self, call: str, status: Status, content: Any) -> None:
         with anyio.move_on_after(END_SECONDS, shield=True):
             try:
                 await self.report(call, status, content=content)

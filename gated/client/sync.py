@@ -180,7 +180,7 @@ class Run:
         """Report a success. See the async `Run.succeeded`."""
         return self._portal(self._run.succeeded, call, result)
 
-    def failed(self, call: str, error: BaseException) -> None:
+    def failed(self, call: str, error: Any) -> None:
         """Report the tool's error. See the async `Run.failed`."""
         self._portal(self._run.failed, call, error)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
+from langchain_core.utils.pydantic import get_fields
 from pydantic import BaseModel
 
 from gated.client import sync
@@ -70,7 +71,7 @@ class GatedTool(BaseTool):
             await run.failed(admitted.call, error)
             raise
         if _is_error(result):
-            await run.report(admitted.call, "error", content=str(result.content))
+            await run.failed(admitted.call, str(result.content))
         else:
             await run.succeeded(admitted.call, _content(result))
         return result if tool_call_id else _content(result)
@@ -93,7 +94,7 @@ class GatedTool(BaseTool):
             run.failed(admitted.call, error)
             raise
         if _is_error(result):
-            run.report(admitted.call, "error", content=str(result.content))
+            run.failed(admitted.call, str(result.content))
         else:
             run.succeeded(admitted.call, _content(result))
         return result if tool_call_id else _content(result)
@@ -101,13 +102,13 @@ class GatedTool(BaseTool):
     # --- arguments and answers ---------------------------------------------------------------------------------------
 
     def _asked(self, tool_input: Any) -> dict[str, Any]:
-        """What the model gave, without what the framework put beside it."""
+        """What the model gave, also what the tool's schema does not know, without what the framework put beside it."""
         schema: Any = self.inner.tool_call_schema
+        if isinstance(tool_input, dict):
+            beside = set() if isinstance(schema, dict) else get_fields(self.inner.get_input_schema()).keys() - get_fields(schema)
+            return {name: _plain(value) for name, value in tool_input.items() if name not in beside}
         properties = schema if isinstance(schema, dict) else schema.model_json_schema()
-        names = list(properties.get("properties", {}))
-        if not isinstance(tool_input, dict):
-            return {names[0] if names else "input": tool_input}
-        return {name: _plain(value) for name, value in tool_input.items() if name in names}
+        return {next(iter(properties.get("properties", {})), "input"): tool_input}
 
     def _given(self, tool_input: Any, asked: dict[str, Any], admitted: Admitted) -> Any:
         """The tool's input with the arguments that may run."""

@@ -50,7 +50,7 @@ class GatedSession:
             raise
         content = [item.model_dump(mode="json", exclude_none=True) for item in result.content]
         if result.is_error:
-            await self._run.report(admitted.call, "error", content=content)
+            await self._run.failed(admitted.call, content)
         else:
             await self._run.succeeded(admitted.call, content)
         return result

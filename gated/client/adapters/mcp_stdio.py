@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gated import strict_json
 from gated.client.adapters import for_model, text_of
+from gated.client.calls import content_of
 from gated.client.errors import GateError, Refused
 from gated.client.run import Run, Wait
 
@@ -120,7 +121,7 @@ class Proxy:
 
     async def _report(self, call: str, status: Any, content: Any) -> None:
         try:
-            await self._run.report(call, status, content=content)
+            await self._run.report(call, status, content=content_of(content))
         except GateError:
             pass  # it ran, and the host must have its answer; the call lapses by its timeout
 

@@ -46,7 +46,7 @@ def _gated(run: Run, tool: FunctionTool, wait: Wait) -> FunctionTool:
         if not admitted.execute:
             return text_of(admitted.result)
         try:
-            result = await invoke(context, arguments if admitted.args is asked else json.dumps(dict(admitted.args)))
+            result = await invoke(context, json.dumps(dict(admitted.args)))  # as it was read here: no text means two things
         except BaseException as error:
             await run.failed(admitted.call, error)
             raise

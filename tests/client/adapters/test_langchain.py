@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import InjectedToolArg, ToolException, tool
+from langchain_core.tools import InjectedToolArg, StructuredTool, ToolException, tool
 from pydantic import BaseModel
 
 from client.adapters.policy import POLICY, Asked, asked
@@ -74,6 +74,23 @@ async def test_tools_are_asked_for_and_reported_as_they_ended(tmp_path: Path) ->
     assert (denied.status, failed.status) == ("error", "error")
     assert "The call was denied and did not run" in str(denied.content)
     assert RAN == ["read a of kim", "read b of kim"]
+
+
+async def test_what_a_model_adds_to_the_schema_is_asked_about_too(tmp_path: Path) -> None:
+    """Found by reading: where the schema is JSON, as of MCP servers, the tool ran with arguments that the gate never saw."""
+    ran: list[dict[str, Any]] = []
+
+    async def anything(**given: Any) -> str:
+        ran.append(given)
+        return "done"
+
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    loose = StructuredTool(name="read", description="Read.", args_schema=schema, coroutine=anything)
+    async with asked(tmp_path) as opened:
+        (made,) = gated_tools(opened.run, [loose])
+        await made.ainvoke(call("read", {"path": "a", "force": True}))
+        assert await asks(opened) == {"call_1": {"path": "a", "force": True}}
+    assert ran == [{"path": "a", "force": True}]
 
 
 async def asks(opened: Asked) -> dict[str, Any]:

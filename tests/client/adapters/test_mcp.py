@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, TextContent
 
 from client.adapters.policy import Asked, asked
 from gated.client.adapters.mcp import GatedSession
@@ -71,6 +72,20 @@ async def test_people_are_waited_for_and_their_edit_is_what_runs(tmp_path: Path)
         tasks.start_soon(lambda: gate.answer(result={"by": "hand"}))
         assert text(await tools.call_tool("refund", {"amount": 300})) == '{"by": "hand"}'
     assert RAN == ["refund 2"]
+
+
+async def test_a_result_that_is_an_error_is_returned_although_the_gate_is_away(tmp_path: Path) -> None:
+    """Found by reading: it was raised as if the tool had not run."""
+
+    class Away:
+        async def call_tool(self, name: str, arguments: dict[str, Any] | None = None, /) -> CallToolResult:
+            gate.run._gate.end()
+            return CallToolResult(content=[TextContent(type="text", text="no such thing")], is_error=True)
+
+    async with asked(tmp_path) as gate:
+        failed = await GatedSession(Away(), gate.run).call_tool("read", {"path": "a"})
+        gate.run.detach()
+    assert (failed.is_error, text(failed)) == (True, "no such thing")
 
 
 async def test_a_model_is_told_that_a_call_waits_or_that_no_gate_answers(tmp_path: Path) -> None:
