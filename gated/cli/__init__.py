@@ -11,34 +11,35 @@ from typing import Annotated, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# Command, or group of commands -> the module of `gated.cli` whose `app` holds it.
-COMMANDS: Final = {
-    "up": "daemon",
-    "serve": "daemon",
-    "doctor": "doctor",
-    "runs": "runs",
-    "tickets": "tickets",
-    "cluster": "cluster",
-    "hook": "hook",
-    "mcp": "mcp",
-    "console": "console",
-    "users": "users",
-    "log": "logs",
-    "replay": "logs",
-    "verify": "verify",
-    "what-if": "whatif",
-    "stats": "stats",
-    "notify": "notify",
-    "policy": "policy",
-    "asyncapi": "asyncapi",
+from gated.cli.help import Group
+
+# Title -> command, or group of commands -> the module of `gated.cli` whose `app` holds it.
+SECTIONS: Final = {
+    "Running a gate": {"up": "daemon", "serve": "daemon", "doctor": "doctor", "cluster": "cluster"},
+    "What agents may do": {"policy": "policy"},
+    "Agents of other hosts": {"mcp": "mcp", "hook": "hook"},
+    "People who answer": {"tickets": "tickets", "console": "console", "users": "users", "notify": "notify"},
+    "What happened": {
+        "runs": "runs",
+        "log": "logs",
+        "replay": "logs",
+        "verify": "verify",
+        "what-if": "whatif",
+        "stats": "stats",
+    },
+    "The contract": {"asyncapi": "asyncapi"},
 }
+COMMANDS: Final = {name: module for commands in SECTIONS.values() for name, module in commands.items()}
 
 
-class Lazy(TyperGroup):
+class Lazy(Group):
     """Finds its commands in `COMMANDS`."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
+
+    def sections(self, ctx: object) -> dict[str, list[str]]:
+        return {title: list(commands) for title, commands in SECTIONS.items()}
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         if cmd_name not in COMMANDS:
@@ -54,9 +55,10 @@ app = typer.Typer(
     name="gated",
     cls=Lazy,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
+    epilog="Begin: gated policy init, then gated up",
 )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-import typer
-
 from gated.asyncapi import document
+from gated.cli.help import single
 
-app = typer.Typer()
+app = single()
 
 
 @app.command(epilog="Example: gated asyncapi > docs/asyncapi.json")

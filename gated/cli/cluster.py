@@ -9,11 +9,12 @@ import typer
 from nats.errors import Error as NatsError
 
 from gated import wire
+from gated.cli.help import group
 from gated.cli.output import NO, Json, fail, run_async, say, say_json, table
 from gated.shell.bus import connect
 from gated.shell.login import login
 
-app = typer.Typer(help="The workers that share a log on the bus.", no_args_is_help=True)
+app = group("The workers that share a log on the bus.", "gated cluster status --nats nats://bus:4222 --user operator:ann")
 
 Url = Annotated[str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL of the NATS cluster; several with commas.")]
 User = Annotated[

@@ -18,6 +18,7 @@ import typer
 
 from gated import wire
 from gated.cli.beside import users_file
+from gated.cli.help import single
 from gated.cli.output import fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
@@ -26,7 +27,7 @@ from gated.console.serve import HOST, Serving, is_loopback, running
 if TYPE_CHECKING:
     from gated.console.oidc import Oidc  # an extra
 
-app = typer.Typer()
+app = single()
 
 NICE: Final = 5  # beside a gate on the same machine its verdicts come first
 

@@ -16,6 +16,7 @@ import typer
 
 from gated import wire
 from gated.cli import beside
+from gated.cli.help import single
 from gated.cli.output import CANNOT, NO, fail, run_async, say
 from gated.console.people import People
 from gated.core.policy import Policy
@@ -35,7 +36,7 @@ from gated.shell.policies import read_policy
 from gated.shell.supervisor import Supervisor, worker_command
 from gated.shell.worker import worker
 
-app = typer.Typer()
+app = single()
 
 Data = Annotated[Path, typer.Option(help="Folder for the bus, the log and the credentials.")]
 MetricsAddress = Annotated[

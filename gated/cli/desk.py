@@ -22,6 +22,7 @@ from nats.errors import Error as NatsError
 from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.dialling import Unreachable, dial
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from gated.units import rfc3339
@@ -186,27 +187,12 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
     """Connect; with `stay`, again and again for as long as the block runs. Raises `DeskError`."""
     url, options = await _credentials(where)
 
-    async def quiet(_: Exception) -> None:
-        """What matters is raised where it was asked; the client would print the rest over the screen."""
-
     client: Client = SturdyClient()
+    reconnection: dict[str, Any] = {"allow_reconnect": stay, "max_reconnect_attempts": -1 if stay else 1, "connect_timeout": 3}
     try:
-        with anyio.fail_after(5):
-            await client.connect(
-                url,
-                inbox_prefix=inbox_prefix("approver", where.by),
-                allow_reconnect=stay,
-                max_reconnect_attempts=-1 if stay else 1,
-                connect_timeout=3,
-                error_cb=quiet,
-                **options,
-            )
-    except BaseException as error:
-        with anyio.CancelScope(shield=True):
-            await client.close()
-        if not isinstance(error, NatsError | OSError | TimeoutError):
-            raise
-        raise DeskError(f"no bus at `{url}`: {error or type(error).__name__}", absent=True) from error
+        await dial(client, url, 5, inbox_prefix=inbox_prefix("approver", where.by), **reconnection, **options)
+    except Unreachable as error:
+        raise DeskError(str(error), absent=True) from error
     try:
         desk = Desk(client, where.by, where.prefix)
         for subject in (f"{where.prefix}.tickets.>", f"{where.prefix}.out.*.*.approver.{where.by}"):
@@ -225,7 +211,7 @@ async def _credentials(where: Whereabouts) -> tuple[str, dict[str, Any]]:
     try:
         bus = json.loads(await anyio.Path(where.data / "bus" / "bus.json").read_text())
     except OSError as error:
-        what = f"no gate runs with the folder `{where.data}`: start one with `gated up`, or give `--nats`"
+        what = f"no gate runs with the folder `{where.data.absolute()}`: start one with `gated up`, or give `--nats`"
         raise DeskError(what, absent=True) from error
     login = f"approver:{where.by}"
     if login not in bus["users"]:

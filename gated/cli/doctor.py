@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
+from gated.cli.help import single
 from gated.cli.operator import Creds, Data, Name, Nats, Password, Place, at_bus
 from gated.cli.output import NO, Json, say, say_json
 
-app = typer.Typer()
+app = single()
 
 
 @app.command(epilog="Example: gated doctor --data .gated")

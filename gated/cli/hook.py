@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from gated.cli.help import group
 from gated.client import connect
 from gated.client.adapters import claude_code
 from gated.client.adapters.claude_code import Answer, Event
 
-app = typer.Typer(help="The gate as a hook of other hosts.", no_args_is_help=True)
+app = group("The gate as a hook of other hosts.", "gated hook claude-code --agent coder")
 
 BLOCK = 2
 

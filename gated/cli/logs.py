@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from gated import cloudevents
+from gated.cli.help import group, single
 from gated.cli.output import NO, Json, Keys, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
 from gated.cli.progress import progressed
 from gated.cli.subjects import erased_keys, register, vault_of
@@ -33,8 +34,8 @@ from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
 from gated.units import rfc3339
 
-app = typer.Typer()
-log_app = typer.Typer(help="Look into a log, take it out, put it in.", no_args_is_help=True)
+app = single()
+log_app = group("Look into a log, take it out, put it in.", "gated log ls .gated/log.db")
 app.add_typer(log_app, name="log")
 register(log_app)
 

@@ -13,11 +13,12 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from gated.cli.help import single
 from gated.cli.output import CANNOT, fail, run_async
 from gated.client import Run, connect
 from gated.client.adapters.mcp_stdio import LINE, Message, Proxy
 
-app = typer.Typer()
+app = single()
 
 STOP_SECONDS = 5.0  # for a server whose input has ended
 

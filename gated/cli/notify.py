@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.daemon import configure_logging
+from gated.cli.help import group
 from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json
 from gated.events import AnswerRule, Ask
 from gated.shell.log.open import open_log
@@ -21,14 +22,9 @@ from gated.shell.notify.notifier import Cursor
 from gated.shell.notify.settings import Channel, NotifySettings, Subject, read_settings
 from gated.shell.notify.ways import NotDelivered, open_way
 
-app = typer.Typer(help="Telling people of tickets.", no_args_is_help=True)
+app = group("Telling people of tickets.", "gated notify test notify.yaml")
 
 SECOND = 1_000_000
-
-
-@app.callback()
-def group() -> None:
-    """Telling people of tickets."""
 
 
 @app.command("test", epilog="Example: gated notify test notify.yaml --channel ops")

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import anyio
 import msgspec
-import nats
 import typer
 from msgspec import Struct
 from nats.aio.client import Client
@@ -21,6 +20,8 @@ from nats.errors import Error as NatsError
 from gated import ingress, wire
 from gated.cli.output import CANNOT, NO, fail, run_async
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.dialling import dial
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from gated.wire import Origin
 
@@ -127,10 +128,8 @@ async def operate(place: Place) -> AsyncIterator[Operator]:
     """Connect as the operator. Ends the command where no gate is found."""
     url, options = await _credentials(place)
     prefix = inbox_prefix("operator", place.name)
-    try:
-        client = await nats.connect(url, inbox_prefix=prefix, allow_reconnect=False, connect_timeout=3, **options)
-    except (OSError, NatsError, TimeoutError) as error:
-        fail(f"no bus at `{url}`: {error or type(error).__name__}", CANNOT)
+    client = SturdyClient()
+    await dial(client, url, SECONDS, inbox_prefix=prefix, allow_reconnect=False, connect_timeout=3, **options)
     try:
         operator = Operator(client, place.name)
         await client.subscribe(f"{wire.PREFIX}.out.*.*.operator.{place.name}", cb=operator.hear)
@@ -149,7 +148,7 @@ async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
     try:
         bus = json.loads(await anyio.Path(place.data / "bus" / "bus.json").read_text())
     except OSError:
-        fail(f"no gate runs with the folder `{place.data}`: start one with `gated up`, or give `--nats`", CANNOT)
+        fail(f"no gate runs with the folder `{place.data.absolute()}`: start one with `gated up`, or give `--nats`", CANNOT)
     if user not in bus["users"]:
         fail(f"`{place.name}` is no operator of this gate", CANNOT)
     return bus["url"], {"user": user, "password": bus["users"][user]}

@@ -33,8 +33,11 @@ errors = Console(stderr=True)
 
 
 def say(text: str) -> None:
-    """A sentence; its lines are broken for people who look, never for what reads it by a pipe."""
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+    """A sentence; its lines are broken between words for people who look, never for what reads it by a pipe.
+
+    A word is never broken: an address or a digest longer than a line can still be opened or copied.
+    """
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
 
 
 def say_json(value: Any) -> None:

@@ -16,6 +16,7 @@ from gated.cli.barriers import barriers
 from gated.cli.check import check
 from gated.cli.diff import diff
 from gated.cli.explain import explain_call
+from gated.cli.help import group
 from gated.cli.init import init
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
 from gated.cli.reading import compiled, document_of
@@ -30,7 +31,7 @@ from gated.documents import Document
 from gated.shell.embedding import prepared
 from gated.shell.policies import load_document, read_document
 
-app = typer.Typer(help="Check, test and look at a policy.", no_args_is_help=True)
+app = group("Check, test and look at a policy.", "gated policy check policy.yaml")
 
 PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
 

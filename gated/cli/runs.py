@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from gated.cli import timeline as timelines
 from gated.cli.can_i import can_i
+from gated.cli.help import group
 from gated.cli.output import NO, Json, LogPath, colour, fail, run_async, say, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.running import kill, start
@@ -38,7 +39,7 @@ from gated.shell.log.open import open_log, policies_of
 from gated.units import rfc3339
 from gated.views import run_view
 
-app = typer.Typer(help="Runs as people read them.", no_args_is_help=True)
+app = group("Runs as people read them.", "gated runs show .gated/log.db r1")
 
 
 async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState], list[Body], dict[str, Policy]]:

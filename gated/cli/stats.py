@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from gated.cli.help import single
 from gated.cli.output import Json, LogPath, moment, run_async, say, say_json, table
 from gated.cli.progress import progressed
 from gated.core.stats import Spread, Stats, Verdicts
@@ -15,7 +16,7 @@ from gated.events import unseal
 from gated.shell.log.open import open_log
 from gated.units import format_duration, rfc3339
 
-app = typer.Typer()
+app = single()
 
 MICRO = 1_000_000
 

@@ -12,10 +12,11 @@ from rich.markup import escape
 
 from gated.cli import ticket_text
 from gated.cli.desk import Desk, DeskError, Line, Whereabouts, sit_down
+from gated.cli.help import group
 from gated.cli.output import CANNOT, NO, Json, console, fail, run_async, say, say_json
 from gated.cli.watch import watch as watch_tickets
 
-app = typer.Typer(help="Calls that wait for people.", no_args_is_help=True)
+app = group("Calls that wait for people.", "gated tickets watch --as ana")
 
 Data = Annotated[Path, typer.Option(help="Folder of the running gate.")]
 TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]

@@ -10,11 +10,12 @@ import msgspec
 import typer
 
 from gated.cli.beside import users_file
+from gated.cli.help import group
 from gated.cli.output import CANNOT, Json, fail, say, say_json, table
 from gated.console.people import People, PeopleError, Person, hash_of, seal
 from gated.ingress import is_id
 
-app = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
+app = group("Who may log in to the console.", "gated users add ana")
 
 Data = Annotated[Path, typer.Option(help="Folder of the gate; its users stand in console/users.json.")]
 Users = Annotated[Path | None, typer.Option("--users", help="The file of users, where it is not in the folder.")]

@@ -11,6 +11,7 @@ import typer
 from msgspec import Struct
 from rich.markup import escape
 
+from gated.cli.help import single
 from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json, some
 from gated.cli.progress import progressed
 from gated.core.chain import Damage, merkle_root
@@ -21,7 +22,7 @@ from gated.shell.log import LogDamaged
 from gated.shell.log.anchors import anchors_of
 from gated.shell.log.open import Readable, open_log
 
-app = typer.Typer()
+app = single()
 
 KeyFiles = Annotated[
     list[Path] | None, typer.Option("--key", help="A verifier key (`seal.key.pub`); those beside the log are known.")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gated.cli.help import single
 from gated.cli.logs import threads_of
 from gated.cli.output import NO, Json, Keys, LogPath, run_async, say, say_json, table
 from gated.cli.progress import progressed
@@ -17,7 +18,7 @@ from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 
-app = typer.Typer()
+app = single()
 
 LISTED = 10_000  # verdicts that are not as recorded, in the JSON
 SHOWN = 50  # in the table

@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated.client.errors import GateUnavailable
+from gated.shell.dialling import Unreachable, dial
 from gated.shell.nats_client import SturdyClient
 
 REDIAL: Final = 0.5  # seconds between two looks at a connection that is down
@@ -51,7 +52,6 @@ class Line:
         self._client: Client = SturdyClient()
         self._down = asyncio.Event()
         self._redialling: asyncio.Task[None] | None = None
-        self._errors: list[str] = []
 
     @property
     def connected(self) -> bool:
@@ -64,14 +64,12 @@ class Line:
     async def open(self, timeout: float) -> None:
         """Raises `GateUnavailable` where no connection can be made in `timeout` seconds."""
         try:
-            async with asyncio.timeout(timeout):  # with endless reconnection the client would try for ever to connect at first
-                await self._dial()
+            await self._dial(timeout)
         except BaseException as error:
             await self.close()
-            if not isinstance(error, NatsError | OSError | TimeoutError):
+            if not isinstance(error, NatsError | OSError | TimeoutError | Unreachable):
                 raise
-            why = "".join(self._errors) or str(error) or f"no answer within {timeout:g}s"
-            raise GateUnavailable(f"cannot connect to `{self._place.url}`: {why}") from error
+            raise GateUnavailable(str(error) or f"`{self._place.url}` is connected and does not answer") from error
         self._redialling = asyncio.create_task(self._redial())
 
     async def close(self) -> None:
@@ -80,7 +78,7 @@ class Line:
             if self._redialling is not None:
                 self._redialling.cancel()
                 await asyncio.wait([self._redialling])
-            if self._place.url:  # a client that never dialled cannot be closed
+            if self._client.options:  # a client that never dialled cannot be closed
                 await self._client.close()
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
@@ -92,17 +90,19 @@ class Line:
                 if self.connected:
                     raise GateUnavailable(f"the bus is out of reach: {error}") from error
 
-    async def _dial(self) -> None:
+    async def _dial(self, seconds: float) -> None:
         self._place = await asyncio.to_thread(self._find)
         client = self._client = SturdyClient()
-        await client.connect(
+        await dial(
+            client,
             self._place.url,
+            seconds,
+            self._failed,
             name=f"gated {self._subject.rpartition('.')[2]}",
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
+            reconnect_time_wait=0.25,  # it is slept, so it may be a fraction
             ping_interval=5,
             max_outstanding_pings=2,
-            error_cb=self._failed,
             reconnected_cb=self._reconnected,
             disconnected_cb=self._lost,
             closed_cb=self._lost,
@@ -124,10 +124,9 @@ class Line:
     async def _dial_again(self) -> None:
         await self._client.close()
         try:
-            async with asyncio.timeout(10):
-                await self._dial()
+            await self._dial(10)
             self._ears.back()
-        except (NatsError, OSError, TimeoutError, GateUnavailable):
+        except (NatsError, OSError, TimeoutError, GateUnavailable, Unreachable):
             await self._client.close()
 
     async def _moved(self) -> bool:
@@ -143,7 +142,6 @@ class Line:
         self._down.set()
 
     async def _failed(self, error: Exception) -> None:
-        self._errors[:] = [str(error)]
         found = _DENIED.search(str(error))
         if found is not None:
             self._ears.denied(found[1].lower(), found[2], str(error))

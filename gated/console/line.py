@@ -24,6 +24,7 @@ from nats.errors import SlowConsumerError
 from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.dialling import Unreachable, dial
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 
@@ -96,29 +97,27 @@ class Lines:
             missed()
 
         async def failed(error: Exception) -> None:
-            said[:] = [str(error)]
             if isinstance(error, SlowConsumerError):
                 missed()
 
-        said: list[str] = []
         client = SturdyClient()
         try:
-            with anyio.fail_after(CONNECT_SECONDS):
-                await client.connect(
-                    url,
-                    name=f"gated console ({login})",
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.5,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
-                    ping_interval=5,
-                    max_outstanding_pings=2,
-                    reconnected_cb=again,
-                    error_cb=failed,
-                    **options,
-                    **({"tls": self._tls} if self._tls is not None else {}),
-                )
-        except (NatsError, OSError, TimeoutError) as error:
-            await client.close()
-            raise NoAnswer(f"no line to the bus as `{login}`: {''.join(said) or error or type(error).__name__}") from error
+            await dial(
+                client,
+                url,
+                CONNECT_SECONDS,
+                failed,
+                name=f"gated console ({login})",
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.5,  # it is slept, so it may be a fraction
+                ping_interval=5,
+                max_outstanding_pings=2,
+                reconnected_cb=again,
+                **options,
+                **({"tls": self._tls} if self._tls is not None else {}),
+            )
+        except Unreachable as error:
+            raise NoAnswer(f"no line to the bus as `{login}`: {error}") from error
         return client
 
     # --- reading -----------------------------------------------------------------------------------------------------

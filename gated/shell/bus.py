@@ -28,6 +28,7 @@ from nats.js.errors import NotFoundError
 
 from gated import wire
 from gated.errors import GatedError
+from gated.shell.dialling import Unreachable, dial
 from gated.shell.nats_client import SturdyClient
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
@@ -261,10 +262,7 @@ async def connect(
     """A connection that reconnects for ever and says so; `url` may be several, with commas between them.
 
     Raises `BusError` where the server is too old or out of reach.
-
-    With endless reconnection the client would try for ever to connect at first, also with a wrong password.
     """
-    failures: list[str] = []
 
     async def disconnected() -> None:
         if not client.is_closed:
@@ -275,34 +273,28 @@ async def connect(
         on_reconnect()
 
     async def failed(error: Exception) -> None:
-        failures[:] = [str(error)]
         if client.is_connected:
             log.warning("the bus reports an error", error=str(error))
 
     client = SturdyClient()
     try:
-        with anyio.fail_after(seconds):
-            await client.connect(
-                url.split(","),
-                name=name,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is slept, so it may be a fraction
-                connect_timeout=5,
-                ping_interval=2,
-                max_outstanding_pings=2,
-                disconnected_cb=disconnected,
-                reconnected_cb=reconnected,
-                error_cb=failed,
-                allow_reconnect=True,
-                **credentials,
-            )
-    except BaseException as error:
-        with anyio.CancelScope(shield=True):  # also whoever is cancelled here leaves no connection behind
-            await client.close()
-        if not isinstance(error, NatsError | OSError | TimeoutError):
-            raise
-        why = "".join(failures) or str(error) or f"no answer within {seconds:g}s"
-        raise BusError(f"cannot connect to `{url}`: {why}; is the server running and are the credentials right?") from error
+        await dial(
+            client,
+            url,
+            seconds,
+            failed,
+            name=name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.25,  # it is slept, so it may be a fraction
+            connect_timeout=5,
+            ping_interval=2,
+            max_outstanding_pings=2,
+            disconnected_cb=disconnected,
+            reconnected_cb=reconnected,
+            **credentials,
+        )
+    except Unreachable as error:
+        raise BusError(str(error)) from error
     version = client.connected_server_version
     if (version.major, version.minor, version.patch) < MIN_SERVER:
         await client.close()

@@ -8,6 +8,7 @@ INVARIANT: what cannot be read arrives all the same: without headers, or with U+
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from typing import Any
@@ -24,10 +25,19 @@ protocol.HMSG_RE = re.compile(rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \
 class SturdyClient(Client):
     """See above; otherwise the client it is made from."""
 
+    _ended = False
+
     async def close(self) -> None:
         """A connection that is broken already cannot be flushed, and is as closed as any."""
+        self._ended = True
         with suppress(OSError):
             await super().close()
+
+    async def _connect_to_server(self, server: Any) -> None:
+        """A task that reconnects can lose its cancellation (to a timeout of the same moment), and would try for ever."""
+        if self._ended:
+            raise asyncio.CancelledError
+        await super()._connect_to_server(server)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:

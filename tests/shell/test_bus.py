@@ -22,13 +22,13 @@ async def failure(url: str, seconds: float, **credentials: str) -> str:
 
 async def test_a_server_that_is_not_there_is_said_and_not_waited_for_without_end() -> None:
     assert "cannot connect to `nats://127.0.0.1:1`" in (said := await failure("nats://127.0.0.1:1", 0.5))
-    assert "is the server running and are the credentials right?" in said
+    assert "is the server running?" in said
 
 
 async def test_a_wrong_password_fails_in_time_and_asks_about_the_credentials(tmp_path: Path) -> None:
     """The server closes at once, so whether its own words are still read is a race; ours are always there."""
     async with server(tmp_path) as (_, there):
-        assert "are the credentials right?" in await failure(there.url, 0.5, user="daemon", password="guess")
+        assert "wrong user or password" in await failure(there.url, 0.5, user="daemon", password="guess")
 
 
 async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

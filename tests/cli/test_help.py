@@ -1,0 +1,46 @@
+"""Every command says what it does, with an example; its options are whole on the narrowest terminal that people use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gated.cli import COMMANDS, app
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    context = typer.Context(command, info_name="gated")
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from commands(command.get_command(context, name), (*path, name))
+
+
+EVERY = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) or "gated" for path, _ in EVERY])
+def test_help_at_80_columns(path: tuple[str, ...], command: Any) -> None:
+    done = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= 80
+    assert path == () or re.search(r"\n  Example: .*gated", done.output)
+    options = [
+        name
+        for option in command.params
+        if not getattr(option, "hidden", False)
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("-")
+    ]
+    assert [name for name in options if name not in done.output] == []
+    assert not {"--install-completion", "--show-completion"} & set(options)
+
+
+def test_every_command_is_under_a_title() -> None:
+    said = CliRunner().invoke(app, ["--help"]).output
+    assert [name for name in COMMANDS if f"  {name} " not in said] == []
+    assert len(EVERY) > 40
