@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds
 OFTEN = 0.01  # seconds between two looks
 
 

@@ -67,8 +67,7 @@ async def forget(visit: Visit) -> Response:
     """Withdraw a remembered answer of a run that the person may see."""
     form = await visit.form()
     thread, run = visit.request.path_params["thread"], visit.request.path_params["run"]
-    await visit.desk.recent.fresh()
-    if not visit.desk.recent.may_see_run(visit.me, thread, run):
+    if not await visit.desk.recent.shows_run(visit.me, thread, run):
         return visit.lost()
     remembered = form.get("remembered", "")
     await visit.desk.lines.forget(visit.me.name, thread, run, remembered)

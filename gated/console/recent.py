@@ -114,10 +114,10 @@ class Recent:
                 await self._wanted.wait()
             self._wanted = anyio.Event()
 
-    async def fresh(self) -> None:
-        """Have what happened until just now. Where the gate does not answer, what is known stays."""
+    async def fresh(self, *, anew: bool = False) -> None:
+        """Have what happened until just now; `anew`: until now. Where the gate does not answer, what is known stays."""
         async with self._reading:
-            if anyio.current_time() - self._read_at < JUST_NOW:
+            if not anew and anyio.current_time() - self._read_at < JUST_NOW:
                 return
             try:
                 await self._catch_up()
@@ -221,6 +221,13 @@ class Recent:
             return True
         line = self.runs.get((thread, run))
         return line is not None and (person.name in line.people or self._concerns(person, line.rules))
+
+    async def shows_run(self, person: Person, thread: str, run: str) -> bool:
+        """The same, looked for once more where it is not known: it may have begun since just now."""
+        await self.fresh()
+        if not self.may_see_run(person, thread, run):
+            await self.fresh(anew=True)
+        return self.may_see_run(person, thread, run)
 
     def may_see_ticket(self, person: Person, past: PastTicket) -> bool:
         answered = any(by == person.name for by, _, _ in past.answers)

@@ -48,9 +48,8 @@ def page_of(text: str | None, total: int) -> int:
 
 async def run(visit: Visit) -> Response:
     """A run: what happened in it, what it has spent, its barriers and machines."""
-    await visit.desk.recent.fresh()
     thread_id, run_id = visit.request.path_params["thread"], RunId(visit.request.path_params["run"])
-    if not visit.desk.recent.may_see_run(visit.me, thread_id, run_id):
+    if not await visit.desk.recent.shows_run(visit.me, thread_id, run_id):
         return visit.lost()
     thread = await visit.desk.threads.look(thread_id)
     if run_id not in thread.state.runs:

@@ -131,6 +131,14 @@ def test_pages_have_no_inline_scripts_or_styles(made: World) -> None:
             assert " on" + "click" not in text
 
 
+def test_a_run_has_its_page_from_the_moment_it_begins(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gated.console.recent.JUST_NOW", 3600.0)
+    with made.visitor("ana") as ana:
+        ana.get("/runs")
+        with made.waiting("payer", "refund", {"customer": "c", "amount": 400}) as call:
+            assert ana.get(call.path.replace("tickets", "runs").rpartition("/")[0]).status_code == 200
+
+
 # --- the first start -----------------------------------------------------------------------------------------------------
 
 

@@ -11,9 +11,8 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,7 +27,7 @@ from gated.shell.log.sealing import Sealing
 from gated.shell.log.sqlite import SqliteLog, open_for_reading, open_for_writing
 from gated.shell.nats_binary import server_binary
 from gated.shell.nats_client import SturdyClient
-from patience import PATIENCE
+from patience import PATIENCE, blocking_until
 
 BY = Sender("agent", "a")
 
@@ -65,8 +64,11 @@ class Backend(Protocol):
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None: ...
 
+    def hurry(self) -> None:
+        """From the next opening on a stall is borne for a moment only."""
+
     async def open(self, sealing: Sealing | None = None) -> EventLog:
-        """Open for writing; a stall is borne for a moment only."""
+        """Open for writing."""
 
     async def reader(self) -> ReadableLog: ...
 
@@ -93,7 +95,11 @@ class SqliteBackend:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.path = folder / "log.db"
-        patch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
+        self._patch = patch
+        patch.setattr(sqlite_file, "BUSY_SECONDS", PATIENCE)
+
+    def hurry(self) -> None:
+        self._patch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
 
     async def open(self, sealing: Sealing | None = None) -> SqliteLog:
         return await open_for_writing(self.path, sealing)
@@ -144,7 +150,11 @@ class JetStreamBackend:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.prefix = f"g{next(_PREFIXES)}"
         self._clients: list[Stallable] = []
-        patch.setattr(jetstream_api, "ACK_SECONDS", 1.0)
+        self._patch = patch
+        patch.setattr(jetstream_api, "ACK_SECONDS", PATIENCE)
+
+    def hurry(self) -> None:
+        self._patch.setattr(jetstream_api, "ACK_SECONDS", 1.0)
 
     async def disconnect(self) -> None:
         for client in self._clients:
@@ -236,13 +246,13 @@ def shared_server() -> str:
 
     atexit.register(stop)
     ports = folder / f"nats-server_{running.pid}.ports"
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
+
+    def told() -> str | None:
+        with suppress(FileNotFoundError, json.JSONDecodeError):
             return str(json.loads(ports.read_text())["nats"][0])
-        except (FileNotFoundError, json.JSONDecodeError):
-            time.sleep(0.02)
-    raise AssertionError("no nats-server")
+        return None
+
+    return str(blocking_until(told, lambda: "there is no nats-server"))
 
 
 BACKENDS: Final[list[type[Backend]]] = [SqliteBackend, JetStreamBackend]

@@ -1,7 +1,6 @@
 """What every backend of the log must do: what was said to be durable is there, once, in order; what was refused is not."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -257,11 +256,8 @@ async def test_a_short_stall_is_waited_for_and_the_loop_goes_on(backend: Backend
     log = await backend.open()
     with backend.stalled():
         waiting = [asyncio.create_task(log.append(ThreadId(t), 0, chained(t))) for t in "tuv"]
-        began, turns = time.monotonic(), 0
-        while time.monotonic() - began < 0.1:
+        for _ in range(20):  # a loop that stands still would never come to let go
             await asyncio.sleep(0.005)
-            turns += 1
-        assert turns > 5
         assert not any(task.done() for task in waiting)
     await asyncio.gather(*waiting)
     assert await intact(log) == 9
@@ -269,6 +265,7 @@ async def test_a_short_stall_is_waited_for_and_the_loop_goes_on(backend: Backend
 
 
 async def test_a_long_stall_is_unavailable_and_over_when_it_is_over(backend: Backend) -> None:
+    backend.hurry()
     log = await backend.open()
     await log.append(T, 0, chained())
     more = chained("t", 2, chained()[2])

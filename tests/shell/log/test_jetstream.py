@@ -98,6 +98,7 @@ async def test_a_late_write_of_unknown_outcome_is_in_the_log_once(cluster: JetSt
     log = await cluster.open()
     await log.append(T, 0, first)
     before = log.epoch
+    cluster.hurry()
     with cluster.stalled():
         with pytest.raises(LogUnavailable, match="cannot write the log: no answer to an append within 1s"):
             await log.append(T, 3, more)
