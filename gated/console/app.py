@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gated.console import answers_pages, entry, oidc_pages, runs_pages, tickets_pages
-from gated.console.desk import Desk, Forbidden, Handler, Visit
+from gated.console.desk import EVENTS, Desk, Forbidden, Handler, Visit
 from gated.console.guard import Guard
 from gated.console.line import NoAnswer
 from gated.console.people import PeopleError
@@ -46,7 +46,7 @@ async def _events(visit: Visit) -> Response:
     desk, session = visit.desk, visit.here
 
     def still() -> bool:
-        return desk.still(session) and desk.sessions.find(visit.key) is session
+        return desk.still(session) and desk.sessions.find(visit.key, uses=False) is session
 
     async def stream() -> AsyncIterator[str]:
         async for text in desk.hub.listen(visit.me, desk.board, desk.recent, still):
@@ -58,7 +58,7 @@ async def _events(visit: Visit) -> Response:
 LOGGED_IN: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", "/"): tickets_pages.listed,
     ("GET", "/rows"): tickets_pages.rows,
-    ("GET", "/events"): _events,
+    ("GET", EVENTS): _events,
     ("GET", "/tickets/{ticket}"): tickets_pages.by_id,
     ("GET", TICKET): tickets_pages.ticket,
     ("GET", f"{TICKET}/full"): tickets_pages.full,

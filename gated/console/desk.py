@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 COOKIE: Final = "gated_session"
 FIELDS: Final = 500
+EVENTS: Final = "/events"  # where an open page hears of changes
 
 
 class Settings(Struct, frozen=True):
@@ -85,7 +86,7 @@ class Visit:
         self.desk, self.request = desk, request
         self.now = time.time_ns() // 1000
         self.key = request.cookies.get(_cookie(desk))
-        session = desk.sessions.find(self.key)
+        session = desk.sessions.find(self.key, uses=not self.part)
         if session is not None and session.person is not None and not desk.still(session):
             desk.sessions.end(self.key)
             session = None
@@ -94,8 +95,9 @@ class Visit:
 
     @property
     def part(self) -> bool:
-        """Whether an open page asks, to bring a part of itself up to date: what is to be said once is not said to it."""
-        return "x-gated-part" in self.request.headers
+        """Whether an open page asks, to bring a part of itself up to date: what is to be said once is not said to it, and
+        nobody need sit before it."""
+        return "x-gated-part" in self.request.headers or self.request.url.path == EVENTS
 
     @property
     def me(self) -> Person:

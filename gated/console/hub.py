@@ -14,6 +14,7 @@ from gated.console.recent import Recent, RunLine
 
 GATHER: Final = 0.1  # seconds
 BEAT: Final = 15.0  # seconds without news after which a comment shows that the line is open
+WAITING: Final = 20_000  # tickets and runs that one page has not taken yet
 MOST: Final = 1000  # tickets or runs in one event; with more the page reads its list again anyway
 
 
@@ -39,14 +40,21 @@ class Hub:
         return bool(self._listeners)
 
     def ticket(self, change: Change) -> None:
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener.tickets[change.ticket] = change
-            listener.news.set()
+            self._tell(listener)
 
     def run(self, line: RunLine) -> None:
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener.runs[line.thread, line.run] = line
-            listener.news.set()
+            self._tell(listener)
+
+    def _tell(self, listener: Listener) -> None:
+        """There is something new; a page that takes nothing any more is let go, and reads all anew if it comes back."""
+        listener.news.set()
+        if len(listener.tickets) + len(listener.runs) > WAITING:
+            self._listeners.remove(listener)
+            listener.tickets, listener.runs = {}, {}
 
     async def listen(self, person: Person, board: Board, recent: Recent, still: Callable[[], bool]) -> AsyncIterator[str]:
         """The events for one page, as text of an event stream, while `still` holds."""

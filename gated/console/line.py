@@ -132,7 +132,10 @@ class Lines:
             raise NoAnswer(f"the gate does not answer `{verb}`: {str(error) or type(error).__name__}") from error
         if answer.headers and "Nats-Service-Error" in answer.headers:
             raise NoAnswer(f"the gate does not answer `{verb}`: {answer.headers['Nats-Service-Error']}")
-        return msgspec.json.decode(answer.data, type=kind)
+        try:
+            return msgspec.json.decode(answer.data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise NoAnswer(f"the gate's answer to `{verb}` is not of this version of the console: {error}") from error
 
     async def follow(self, what: str, hear: Callable[[Msg], Awaitable[None]]) -> None:
         """Hear `tickets` or `events`, of every thread."""
@@ -160,7 +163,7 @@ class Lines:
     async def _line(self, person: str) -> _PersonLine:
         async with self._opening:
             line = self._people.get(person)
-            if line is None:
+            if line is None or line.client.is_closed:  # by the server, for good
                 line = _PersonLine(await self._connect_person(person), person, self.prefix)
                 await line.listen()
                 self._people[person] = line
@@ -220,10 +223,13 @@ class _PersonLine:
 
     async def publish(self, thread: ThreadId, run: RunId, said: Struct, message_id: str) -> None:
         subject = wire.in_subject(wire.Origin(thread, run, self._sender), self._prefix)
-        await self.client.publish(subject, wire.encode(said), headers={"Nats-Msg-Id": message_id, wire.RE: message_id})
+        try:
+            await self.client.publish(subject, wire.encode(said), headers={"Nats-Msg-Id": message_id, wire.RE: message_id})
+        except NatsError as error:
+            raise NoAnswer(f"the bus does not take it: {str(error) or type(error).__name__}") from error
 
     async def say(self, thread: ThreadId, run: RunId, said: wire.Resolution) -> Told:
-        """Publish until it is answered: the same decision id is the same answer, however often it is said."""
+        """Publish it and wait for what became of it. Raises `NoAnswer`."""
         message_id = uuid.uuid4().hex
         heard, told = self._waiting.setdefault(message_id, (anyio.Event(), []))
         try:
@@ -231,8 +237,8 @@ class _PersonLine:
                 await self.publish(thread, run, said, message_id)
                 await heard.wait()
             return told[0]
-        except (NatsError, TimeoutError) as error:
-            why = str(error) or f"nothing was heard within {ANSWER_SECONDS:g}s"
+        except TimeoutError as error:
+            why = f"nothing was heard within {ANSWER_SECONDS:g}s"
             raise NoAnswer(f"the gate did not say what became of the answer: {why}; look at the ticket again") from error
         finally:
             self._waiting.pop(message_id, None)

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import time
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 from joserfc import jwt
@@ -25,6 +25,8 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 KEPT: Final = 3600.0  # seconds that what the provider says of itself is kept
 LEEWAY: Final = 60  # seconds by which its clock may differ
 TIMEOUT: Final = 10.0
+WANTED: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")  # of what a provider says of itself
+LOCAL: Final = (("http", "127.0.0.1"), ("http", "localhost"))  # a provider on this machine, to try it out
 
 
 class OidcError(GatedError):
@@ -60,11 +62,14 @@ class Oidc:
             found = await self._json("GET", f"{issuer}/.well-known/openid-configuration")
             if str(found.get("issuer", "")).rstrip("/") != issuer:
                 raise OidcError(f"the provider calls itself `{found.get('issuer')}`, not `{self.provider.issuer}`")
-            self._said = (time.monotonic(), found, await self._json("GET", str(found.get("jwks_uri"))))
+            if missing := [key for key in WANTED if not isinstance(found.get(key), str)]:
+                raise OidcError(f"the provider does not say its {' and '.join(missing)}")
+            self._said = (time.monotonic(), found, await self._json("GET", found["jwks_uri"]))
         return self._said[1], self._said[2]
 
     async def _json(self, method: str, url: str, **more: Any) -> dict[str, Any]:
-        if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        parts = urlsplit(url)
+        if parts.scheme != "https" and (parts.scheme, parts.hostname) not in LOCAL:
             raise OidcError(f"`{url}` is no https address")
         try:
             answer = await self._http.request(method, url, headers={"accept": "application/json"}, **more)
@@ -104,7 +109,7 @@ class Oidc:
         }
         if self.provider.client_secret:
             asked["client_secret"] = self.provider.client_secret
-        answer = await self._json("POST", str(about["token_endpoint"]), data=asked)
+        answer = await self._json("POST", about["token_endpoint"], data=asked)
         claims = await self._verified(str(answer.get("id_token", "")), nonce)
         if self.provider.claim == "email" and claims.get("email_verified") is not True:
             raise OidcError("the provider has not verified the e-mail address")

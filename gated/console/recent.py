@@ -204,7 +204,12 @@ class Recent:
         )
         self._by_tool.setdefault(call.tool, deque(maxlen=PER_TOOL)).append(opened.ticket)
         while len(self.tickets) > TICKETS:
-            self.tickets.popitem(last=False)
+            _, gone = self.tickets.popitem(last=False)
+            known = self._by_tool.get(gone.tool, deque())
+            if known and known[0] == gone.ticket:
+                known.popleft()
+            if not known:  # an agent may think of ever new tools
+                self._by_tool.pop(gone.tool, None)
 
     def _answered(self, line: RunLine, body: Body, said: TicketAnswered) -> None:
         line.people = {*line.people, said.answer.by}

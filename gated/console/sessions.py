@@ -69,8 +69,8 @@ class Sessions:
             self._sessions.popitem(last=False)
         return name, session
 
-    def find(self, name: str | None) -> Session | None:
-        """The session of that name, unless it is over."""
+    def find(self, name: str | None, *, uses: bool = True) -> Session | None:
+        """The session of that name, unless it is over. A page that keeps itself up to date does not use it."""
         key = _digest(name) if name else b""
         session = self._sessions.get(key)
         if session is None:
@@ -78,8 +78,9 @@ class Sessions:
         if self._over(session):
             del self._sessions[key]
             return None
-        session.used = self._clock()
-        self._sessions.move_to_end(key)
+        if uses:
+            session.used = self._clock()
+            self._sessions.move_to_end(key)
         return session
 
     def end(self, name: str | None) -> None:

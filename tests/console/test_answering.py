@@ -45,6 +45,16 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(made: World) -
             assert ("approved by ana at" if verdict.decision == "allow" else "rejected by bob at") in late
 
 
+def test_a_person_whose_line_the_server_ended_answers_on_a_new_one(made: World) -> None:
+    """Found by reading: a line that was closed for good was kept, and every answer on it failed until they logged out."""
+    with made.visitor("ana") as ana:
+        for customer in ("c1", "c2"):
+            with made.waiting("payer", "refund", {"customer": customer, "amount": 4}) as call:
+                assert "Approved." in ana.answer(call.path, "approve").text
+                assert call.verdict().decision == "allow"
+            made.portal.call(made.desk.lines._people["ana"].client.close)
+
+
 def test_what_is_to_be_said_once_is_not_said_to_a_part_of_a_page(made: World) -> None:
     """An open page that brings itself up to date must not take away what the next page is to say."""
     with made.waiting("payer", "refund", {"customer": "c", "amount": 14}) as call, made.visitor("ana") as ana:

@@ -21,6 +21,30 @@ from gated.console.people import Person
 ISSUER = "https://login.example"
 
 
+async def _issued_by(issuer: str, **more: str) -> str:
+    """What is wrong with a provider that says this of itself."""
+    said = {"issuer": issuer, "jwks_uri": f"{issuer}/keys", "authorization_endpoint": f"{issuer}/a", **more}
+    provider = Oidc(
+        Provider(issuer, "gated"), "https://gate.example", httpx.MockTransport(lambda _: httpx.Response(200, json=said))
+    )
+    try:
+        with pytest.raises(OidcError) as wrong:
+            await provider.address("state", "nonce", "verifier")
+    finally:
+        await provider.close()
+    return str(wrong.value)
+
+
+async def test_a_provider_is_asked_under_https_and_says_all_that_is_needed() -> None:
+    """Found by reading: `http://localhost.evil.example` began like an address of this machine."""
+    for issuer in ("http://login.example", "http://localhost.evil.example", "http://127.0.0.1.evil.example"):
+        assert "is no https address" in await _issued_by(issuer)
+    assert await _issued_by(ISSUER) == "the provider does not say its token_endpoint"
+    assert "`http://login.example/keys` is no https" in await _issued_by(
+        ISSUER, token_endpoint=f"{ISSUER}/t", jwks_uri="http://login.example/keys"
+    )
+
+
 class Fake:
     """A provider. `claims` change what its next ID token says, `sign` how it is signed."""
 

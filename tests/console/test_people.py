@@ -99,6 +99,18 @@ def test_a_session_ends_when_it_is_not_used_and_after_half_a_day() -> None:
     assert sessions.of("ana") == 0
 
 
+def test_a_page_that_only_keeps_itself_up_to_date_does_not_use_its_session() -> None:
+    """Found by reading: a page that was left open kept its session for half a day, whoever came by."""
+    now = 0.0
+    sessions = Sessions(lambda: now)
+    name, session = sessions.begin(Person("ana", "h"))
+    while now < IDLE:
+        assert sessions.find(name, uses=False) is session
+        now += 60
+    now += 1
+    assert sessions.find(name, uses=False) is None
+
+
 def test_attempts_are_counted_by_name_and_by_address() -> None:
     now = 0.0
     attempts = Attempts(lambda: now)
