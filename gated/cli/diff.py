@@ -12,12 +12,11 @@ from rich.markup import escape
 from gated.cli.output import NO, Json, run_async, say, say_json, table
 from gated.core.policy import Policy
 from gated.core.structure import Differing, differences
-from gated.core.whatif import Compared, Tally, WhatIf
+from gated.core.whatif import Compared, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 
-Side = tuple[list[Compared], Tally]
 SHOWN = 50
 
 

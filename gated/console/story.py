@@ -133,7 +133,7 @@ def _of_ticket(made: Callable[..., Entry], decision: Any) -> Entry:
             own = " (its own call)" if answer.self_approved else ""
             return made("ticket", word, f"by {answer.by}{own}", answer.note, ticket=decision.ticket)
         case TicketNoted():
-            word = decision.event.replace("expiring_soon", "expires soon")
+            word = NOTED[decision.event]
             over = "" if decision.channel is None else f"over {decision.channel}"
             return made("ticket", word, over, decision.reason, ticket=decision.ticket)
         case _:

@@ -27,7 +27,6 @@ from gated.events import (
     CallDecided,
     CallRefused,
     DataErased,
-    DeadlineReached,
     Decision,
     ErasureRequested,
     ForgetRequested,
@@ -237,7 +236,7 @@ def note_delivery(turn: Turn, report: NoticeReported) -> None:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def time_passed(turn: Turn, deadline: DeadlineReached) -> None:
+def time_passed(turn: Turn) -> None:
     """Everything of the run that is due by now, in order of due time; what is over already is passed by.
 
     An outcome or an answer that comes exactly at its deadline is in time, so a deadline has passed only after it.

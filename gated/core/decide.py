@@ -179,7 +179,7 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
         case CanIAsked():
             foresee.can_i(turn, observation)
         case DeadlineReached():
-            answers.time_passed(turn, observation)
+            answers.time_passed(turn)
         case NoticeReported():
             answers.note_delivery(turn, observation)
         case PolicyBound():

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from gated import canonical
 from gated.core import batches, calls
 from gated.core.fold import apply
 from gated.core.pipeline import source_of
@@ -18,7 +17,7 @@ from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
 from gated.core.verdicts import Judged, Plea, Refused, denied
-from gated.events import AgentId, CallDecided, CallId, IntentsReceived, RunId, RunOpened, Wanted
+from gated.events import AgentId, CallDecided, CallId, IntentsReceived, RunId, RunOpened
 
 
 class _Everywhere(Mapping[str, Policy]):
@@ -57,23 +56,6 @@ def only(policy: Policy, agent: AgentId, stage: str) -> Policy:
     profile = policy.profile(agent)
     alone = replace(profile, stages=tuple(item for item in profile.stages if item[0] == stage))
     return replace(policy, agents={**policy.agents, agent: alone})
-
-
-def plea_of(wanted: Wanted, nesting: str, others: int) -> Plea:
-    """The call as the pipeline takes it. `others` calls of other messages are in flight."""
-    return Plea(
-        CallId(wanted.id or ""),
-        wanted.tool,
-        wanted.args,
-        wanted.args_sha256 or canonical.args_digest(wanted.tool, wanted.args),
-        wanted.parent,
-        wanted.cost_microusd,
-        nesting,
-        others,
-        wanted.scores,
-        wanted.embedding,
-        wanted.links,
-    )
 
 
 def decide_call(

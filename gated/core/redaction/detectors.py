@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -18,7 +18,6 @@ from gated.core.redaction import personal, secrets
 from gated.core.redaction.rules import Limit, Rule
 
 DetectorName = Literal["secrets", "email", "card", "ssn", "iban", "phone"]
-NAMES: Final[tuple[DetectorName, ...]] = get_args(DetectorName)
 
 MEMORY: Final = 32 << 20  # bytes that the automaton of all rules may take
 KEYS: Final = 20_000  # keys of machines whose answer is remembered: they come again and again

@@ -76,10 +76,6 @@ def _policy(document: Document, read: Read, load: Load, value: Named) -> Policy:
         raise DocumentError(document.file, document.line(("policy",)), f"in the policy: {error.message}") from error
 
 
-class _Stop(Exception):
-    """A failure after which the rest of the scenario says nothing."""
-
-
 class _Play:
     def __init__(
         self,

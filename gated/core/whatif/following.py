@@ -183,7 +183,7 @@ class _Step:
             return  # a later verdict on a call that waited: its ticket's
         observation = self.body.observation
         assert isinstance(observation, IntentsReceived)
-        plea = trial.plea_of(wanted, observation.nesting, self.others)
+        plea = calls.plead(wanted, observation.nesting, self.others)
         agent = AgentId(observation.by.name)
         derived = self._derive(agent, plea, decided)
         unknown = self._unreadable(agent, plea)
@@ -310,7 +310,7 @@ class _Step:
         args = decided.args or call.args
         links = body.observation.links.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
         wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, links=links, embedding=near)
-        plea = trial.plea_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
+        plea = calls.plead(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
         void = self._void(judged, ticket)

@@ -1,13 +1,15 @@
 """What the detectors find, in whatever spelling, and what they leave alone."""
 
+from typing import get_args
+
 import pytest
 
-from gated.core.redaction.detectors import NAMES, finder
+from gated.core.redaction.detectors import DetectorName, finder
 from gated.core.redaction.personal import is_card, is_iban
 from gated.core.redaction.rules import Limit
 from gated.core.redaction.secrets import is_telling, rules
 
-EVERYTHING = finder(NAMES)
+EVERYTHING = finder(get_args(DetectorName))
 
 FOUND = {
     "secrets": [
