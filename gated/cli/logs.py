@@ -19,20 +19,20 @@ from rich.progress import Progress
 
 from gated import cloudevents
 from gated.cli.help import group, single
+from gated.cli.log_lines import COLUMNS, Agent, Decided, Run, Selection, Since, Tool, Until, Wanted, rows
 from gated.cli.output import NO, Json, Keys, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
 from gated.cli.progress import progressed
 from gated.cli.subjects import erased_keys, register, vault_of
 from gated.core.redaction.opened import opened_body, said_in
 from gated.core.redaction.vault import Unreadable
 from gated.core.replay import Difference, Replayer
-from gated.events import Body, CallDecided, CallRefused, CallSettled, Record, ThreadId, encode, unseal
+from gated.events import Body, Record, ThreadId, encode, unseal
 from gated.shell.custody import Copies, folder_of_keys, open_custody
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
-from gated.shell.log.jsonl import Imported, export_lines, read_export, take_in
+from gated.shell.log.jsonl import Imported, JsonlLog, export_lines, read_export, take_in
 from gated.shell.log.open import Readable, open_log, policies_of
-from gated.shell.log.sqlite import SqliteLog, open_for_writing
-from gated.units import rfc3339
+from gated.shell.log.sqlite import open_for_writing
 
 app = single()
 log_app = group("Look into a log, take it out, put it in.", "gated log ls .gated/log.db")
@@ -42,19 +42,6 @@ register(log_app)
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 MAX_TIME = 2**62  # µs, later than any record
 SHOWN = 5  # records that are not replayable, in the text for people
-
-
-class Verdict(StrEnum):
-    allow = "allow"
-    deny = "deny"
-    suspend = "suspend"
-
-
-Run = Annotated[str | None, typer.Option(help="Only this run.")]
-Agent = Annotated[str | None, typer.Option(help="Only what this agent said.")]
-Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
-DecisionOption = Annotated[Verdict | None, typer.Option("--decision", help="Only allow, deny or suspend.")]
-Since = Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")]
 
 
 async def threads_of(log: Readable, run: str | None) -> set[ThreadId] | None:
@@ -119,66 +106,34 @@ def replay(
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def _selected(body: Body, run: str | None, agent: str | None, tool: str | None, decision: str | None, since: int | None) -> bool:
-    decided = [d for d in body.decisions if isinstance(d, CallDecided)]
-    return (
-        (run is None or body.run == run)
-        and (agent is None or body.observation.by.name == agent)
-        and (tool is None or any(d.tool == tool for d in decided))
-        and (decision is None or any(d.decision == decision for d in decided))
-        and (since is None or body.at >= since)
-    )
-
-
-def _lines(position: int, body: Body) -> list[tuple[object, ...]]:
-    """A record as rows: one for each thing it decided that people ask about."""
-    rows: list[tuple[object, ...]] = []
-    head = (position, rfc3339(body.at)[:19], f"{body.thread}/{body.run}", body.seq, body.observation.by)
-    for decision in body.decisions:
-        match decision:
-            case CallDecided():
-                rows.append(
-                    (*head, decision.decision, decision.tool, f"{decision.code or ''} {decision.reason or ''}".strip()[:90])
-                )
-            case CallRefused():
-                rows.append((*head, "refused", decision.call or "", f"{decision.code} {decision.reason}"[:90]))
-            case CallSettled():
-                rows.append((*head, decision.status, decision.call, decision.summary[:90]))
-            case _:
-                rows.append((*head, msgspec.to_builtins(decision)["kind"], "", ""))
-    return rows
-
-
 @log_app.command("ls", epilog="Example: gated log ls .gated/log.db --decision deny")
 def ls(
     log: LogPath,
     run: Run = None,
     agent: Agent = None,
     tool: Tool = None,
-    decision: DecisionOption = None,
+    decision: Decided = None,
     since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many records, the newest.")] = 50,
     json_: Json = False,
 ) -> None:
     """The records of a log, a line for each decision."""
+    selection = Selection(Wanted(run, agent, tool, decision, moment("--since", since), moment("--until", until)))
 
-    begin = moment("--since", since)
-
-    async def work() -> deque[tuple[int, Body]]:
-        found = deque[tuple[int, Body]](maxlen=limit)
+    async def work() -> deque[tuple[int, Record, Body]]:
+        found = deque[tuple[int, Record, Body]](maxlen=limit)
         async with open_log(log) as opened:
             async for position, record in opened.read_all():
-                body = unseal(record)
-                if _selected(body, run, agent, tool, decision, begin):
-                    found.append((position, body))
+                if selection.takes(body := unseal(record)):
+                    found.append((position, record, body))
         return found
 
     found = run_async(work)
     if json_:
-        say_json([{"position": position, **msgspec.to_builtins(body)} for position, body in found])
-        return
-    columns = ("position", "at", "thread/run", "seq", "by", "decision", "tool", "why")
-    table(columns, (row for position, body in found for row in _lines(position, body)))
+        say_json([{"position": position, **msgspec.to_builtins(body), "hash": record.hash} for position, record, body in found])
+    else:
+        table(COLUMNS, (row for position, _, body in found for row in rows(position, body)))
 
 
 @log_app.command("show", epilog="Example: gated log show .gated/log.db 17")
@@ -218,22 +173,41 @@ def _revealed(body: Body, log: str, keys: Path | None) -> Body:
 
 
 @log_app.command("tail", epilog="Example: gated log tail .gated/log.db")
-def tail(log: LogPath, lines: Annotated[int, typer.Option("-n", help="Records to begin with.")] = 10) -> None:
+def tail(
+    log: LogPath,
+    lines: Annotated[int, typer.Option("-n", help="Records to begin with.")] = 10,
+    run: Run = None,
+    agent: Agent = None,
+    tool: Tool = None,
+    decision: Decided = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
     """Follow a log while a daemon writes it; end with Ctrl-C."""
+    selection = Selection(Wanted(run, agent, tool, decision))
 
     async def work() -> None:
         async with open_log(log) as opened:
-            if not isinstance(opened, SqliteLog):
+            if isinstance(opened, JsonlLog):
                 fail("an export does not grow: use `gated log ls`")
-            async for position, record in opened.tail(max(0, await opened.head() - lines)):
-                for row in _lines(position, unseal(record)):
-                    text = escape(" ".join(str(cell) for cell in row))
-                    say(f"[{colour(str(row[5]))}]{text}[/]")
+            begin = max(0, await opened.head() - lines)
+            async for position, record in opened.tail(begin if agent is None else 0):
+                if selection.takes(body := unseal(record)) and position > begin:
+                    _print(position, record, body, json_lines=json_)
 
     try:
         run_async(work)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def _print(position: int, record: Record, body: Body, *, json_lines: bool) -> None:
+    if json_lines:
+        say_json({"position": position, **msgspec.to_builtins(body), "hash": record.hash})
+        sys.stdout.flush()
+        return
+    for row in rows(position, body):
+        text = escape(" ".join(str(cell) for cell in row))
+        say(f"[{colour(str(row[5]))}]{text}[/]")
 
 
 class Format(StrEnum):

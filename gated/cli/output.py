@@ -14,6 +14,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from gated.errors import GatedError
@@ -27,6 +28,7 @@ Keys = Annotated[
 ]
 
 NO, CANNOT = 1, 2
+WIDEST = 10_000  # characters of a line
 
 console = Console()
 errors = Console(stderr=True)
@@ -45,13 +47,17 @@ def say_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal; what agents supplied is shown as text, never as markup."""
+    """A table that fits the terminal, or has a line a row by a pipe; what agents supplied is shown as text, never as markup."""
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(column, no_wrap=column in ("at", "opened"))  # half a time says nothing
     for row in rows:
         drawn.add_row(*(escape(str(cell)) for cell in row))
-    console.print(drawn)
+    if console.is_terminal:
+        console.print(drawn)
+    else:
+        wide = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
+        Console(width=max(1, wide)).print(drawn)
 
 
 def some(number: int, what: str) -> str:

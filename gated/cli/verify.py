@@ -14,7 +14,7 @@ from rich.markup import escape
 from gated.cli.help import single
 from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json, some
 from gated.cli.progress import progressed
-from gated.core.chain import Damage, merkle_root
+from gated.core.chain import Damage, merkle_root, wrong_policy
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
 from gated.shell.custody import verifier_keys
@@ -55,7 +55,7 @@ def verify(
     key: KeyFiles = None,
     json_: Json = False,
 ) -> None:
-    """Check every hash, sequence, chain and signature; the first bad position is named (exit status 1)."""
+    """Check every hash, sequence, chain and signature, and the policies; the first bad position is named (exit status 1)."""
     keys = _keys(log, key or ())
     kept = [] if checkpoint is None else _kept(checkpoint, keys)
     start = None if since is None else _last(since, _kept(since, keys))
@@ -80,7 +80,7 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
     """The log's own checkpoints are read first: a daemon may add to both while they are checked."""
     own: list[Checkpoint | Unsigned] = []
     notes = await log.checkpoints()
-    damage: Damage | None = None
+    damage = wrong_policy(await log.policies())
     for position, note in ((made.position, made.note) for made in notes if keys):
         try:
             own.append(verify_note(note, keys))

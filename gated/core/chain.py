@@ -118,6 +118,19 @@ def verify_records(records: Iterable[tuple[int, Record]]) -> Verified:
     return Verified(checker.records, checker.heads, damage)
 
 
+def wrong_policy(policies: Mapping[str, bytes]) -> Damage | None:
+    """The first policy of a log whose text is not the one that its digest names."""
+    for digest, text in policies.items():
+        if not is_policy(digest, text):
+            return Damage(0, "", 0, f"the policy `{digest}` does not have this digest")
+    return None
+
+
+def is_policy(digest: str, text: bytes) -> bool:
+    """Whether a policy's canonical text is the one that a digest names."""
+    return hashlib.sha256(text).hexdigest() == digest
+
+
 class Columns(Struct):
     """The part of a body that the stored columns repeat."""
 
@@ -218,7 +231,7 @@ def parse_line(line: bytes) -> Record | tuple[str, bytes] | CheckpointNote:
 
 
 def _policy(digest: str, text: bytes) -> tuple[str, bytes]:
-    if hashlib.sha256(text).hexdigest() != digest:
+    if not is_policy(digest, text):
         raise ValueError(f"the policy does not have the digest `{digest}`")
     return digest, text
 

@@ -134,7 +134,7 @@ def split_notes(text: str) -> list[str]:
         if line.startswith(_DASH) and not (index + 1 < len(lines) and lines[index + 1].startswith(_DASH)):
             notes.append("".join(lines[start : index + 1]))
             start = index + 1
-    if start < len(lines):
+    if any(line.strip() for line in lines[start:]):
         raise CheckpointError("the last checkpoint has no signature: it was cut")
     return notes
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gated.core import policy as core
+from gated.core.chain import is_policy
 from gated.core.policy import Policy
 from gated.documents import Document, DocumentError, merge_documents, parse_document
 from gated.shell.barriers import FunctionMissing, complete, stored_functions
@@ -57,11 +58,14 @@ def _require_embeddings(document: Document, policy: Policy) -> None:
 
 
 def load_stored(text: bytes, digest: str, *, lenient: bool) -> Policy:
-    """A policy out of a log. Raises `DocumentError` where it needs a function that is not installed here.
+    """A policy out of a log. Raises `DocumentError` where it is not the one of its digest, or needs a function that is not here.
 
     `lenient`: such a function denies when it is called instead, so that a daemon goes on with every other run.
     """
-    document = parse_document(text, file=f"policy {digest[:12]} of the log.json")
+    name = f"policy {digest[:12]} of the log.json"
+    if not is_policy(digest, text):
+        raise DocumentError(name, 1, f"its text does not have the digest `{digest}`: the log was changed")
+    document = parse_document(text, file=name)
     try:
         return core.load(document, stored_functions(document.data, lenient=lenient))
     except FunctionMissing as error:

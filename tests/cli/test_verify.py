@@ -1,6 +1,7 @@
 """`gated verify` with seals: signatures are checked, and a head kept elsewhere shows a cut tail and another history."""
 
 import asyncio
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -126,12 +127,33 @@ def test_what_is_no_checkpoint_is_refused(folder: Path, text: str) -> None:
         assert gated("verify", folder / "log.db", "--checkpoint", file)[0] == 2
 
 
+def test_a_blank_line_behind_the_last_checkpoint_cuts_nothing(folder: Path) -> None:
+    kept = folder / "kept"
+    kept.write_text((folder / "elsewhere").read_text() + "\n")
+    assert gated("verify", folder / "log.db", "--checkpoint", kept)[0] == 0
+
+
 def test_a_false_signature_is_refused(folder: Path) -> None:
     notes = (folder / "elsewhere").read_text()
     (folder / "elsewhere").write_text(notes.replace("records 10", "records 11", 1))
     status, _, error = gated("verify", folder / "log.db", "--checkpoint", folder / "elsewhere")
     assert status == 2
     assert "does not fit" in error
+
+
+def test_a_policy_that_was_changed_is_found(folder: Path) -> None:
+    path, text = folder / "log.db", b'{"agents":{},"version":1}'
+    digest = hashlib.sha256(text).hexdigest()
+    with sqlite3.connect(path) as connection:
+        connection.execute("insert into policies values (?, ?)", (digest, text))
+        connection.commit()
+        assert gated("verify", path)[0] == 0
+        connection.execute("update policies set text = ?", (text.replace(b"{}", b'{"mallory":{}}'),))
+    connection.close()
+    status, said, _ = gated("verify", path)
+    assert (status, f"the policy `{digest}` does not have this digest" in said) == (1, True)
+    status, _, error = gated("replay", path)
+    assert (status, "the log was changed" in error) == (2, True)
 
 
 def test_a_file_that_is_damaged_on_the_disk_is_called_damaged(folder: Path) -> None:
