@@ -18,7 +18,33 @@ Line = dict[str, Any]
 
 UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
 NAME: Final = 30  # characters that a tool's name may take in a list
+ENDS: Final = {  # what a state means for the agent, where no verdict says more
+    "rejected": "the agent is told",
+    "expired": "nobody answered in time, so it is denied",
+    "cancelled": "its run has ended",
+}
 SHORT: Final = 76  # characters of JSON that stay on one line
+
+
+def became(said: Line) -> str:
+    """What an answer came to, in words: of the ticket, and of its calls, which are decided again. `said` is the gate's word."""
+    details = said.get("details", {})
+    by = f" by {escape_text(details['answer']['by'], NAME)}" if "answer" in details else ""
+    if said["state"] == "pending":
+        return f"is answered{by} and still waits: others must answer too"
+    verdicts = details.get("verdicts", ())
+    came = ENDS.get(said["state"]) or "; ".join(dict.fromkeys(_verdict(verdict, said["ticket"]) for verdict in verdicts))
+    return f"is {said['state']}{by}" + (f": {came}" if came else "")
+
+
+def _verdict(verdict: Line, ticket: str) -> str:
+    tool = f"`{escape_text(verdict['tool'], NAME)}`"
+    if verdict["decision"] == "allow":
+        return f"{tool} may run now"
+    if verdict["decision"] == "deny":
+        return f"{tool} is denied all the same: {escape_text(verdict['reason'], 400)}"
+    again = verdict.get("ticket", ticket)
+    return f"{tool} still waits" + (f", for ticket {again}" if again != ticket else "")
 
 
 def listing(lines: Sequence[Line], *, selected: int | None = None, width: int | None = None) -> Table:

@@ -197,7 +197,7 @@ def _answer(where: Whereabouts, ticket: str, decision: str, more: dict[str, Any]
     elif refused:
         fail(f"{said['code']}: {said['reason']}", NO)
     else:
-        say(f"ticket {escape(ticket)} is [bold]{escape(said['state'])}[/]")
+        say(f"ticket {escape(ticket)} {escape(ticket_text.became(said))}")
     if refused:
         raise typer.Exit(NO)
 

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from gated.cli import ticket_text
 from gated.cli.board import Board, Wish
-from gated.cli.desk import Desk, DeskError, Line
+from gated.cli.desk import Desk, DeskError
 from gated.cli.output import console, say_json
 
 KEYS: Final = {
@@ -91,7 +91,7 @@ class _Watch:
 
     async def hear(self, said: dict[str, Any]) -> None:
         if said["state"] != "pending":
-            self.board.drop(said["ticket"], f"is {said['state']}{_whose(said)}")
+            self.board.drop(said["ticket"], ticket_text.became(said))
             self.draw()
         else:
             self.tasks.start_soon(self._look, said["ticket"])
@@ -167,15 +167,10 @@ async def _show_board(desk: Desk) -> None:
             tasks.cancel_scope.cancel()
 
 
-def _whose(said: Line) -> str:
-    answer = said.get("details", {}).get("answer")
-    return f", by {answer['by']}" if answer else ""
-
-
 def _word(ticket: str, said: dict[str, Any]) -> str:
     if said.get("type") == "refusal":
         return f"not taken: {said['code']}: {said['reason']}"
-    return f"{ticket} is {said['state']}" + (", others must answer too" if said["state"] == "pending" else "")
+    return f"{ticket} {ticket_text.became(said)}"
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class Answering:
             elif message is not None and item.agent:
                 self._health.verdicts += isinstance(decision, CallDecided)
                 await self._outlet.publish(out, wire.encode(message), said.message_id)
-            notice = self._to_approvers(decision, item, at)
+            notice = self._to_approvers(decision, item, at, decisions)
             if notice is not None:
                 self.open_tickets.note(notice)
                 self.on_ticket()
@@ -90,11 +90,13 @@ class Answering:
         if not await self._outlet.publish(events, wire.record_event(record), None):
             await self._outlet.publish(events, wire.stub(record), None)
 
-    def _to_approvers(self, decision: Decision | Reply, item: Settled, at: int) -> wire.TicketMessage | None:
+    def _to_approvers(
+        self, decision: Decision | Reply, item: Settled, at: int, together: Sequence[Decision] = ()
+    ) -> wire.TicketMessage | None:
         said, opened = item.said, None
         if isinstance(decision, TicketOpened):
             opened = opened_view(said.thread, said.run, item.agent, item.policy, decision)
-        return wire.to_approvers(decision, said.thread, said.run, at, opened)
+        return wire.to_approvers(decision, said.thread, said.run, at, opened, together)
 
     async def say_again(self, newest: int) -> int:
         """Publish what timers decided just before a crash: no input comes again and asks for it. Returns how many records.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -111,7 +112,8 @@ class Refusal(Struct, frozen=True, omit_defaults=True, tag="refusal", kw_only=Tr
 class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_only=True):
     """The life of a ticket: `opened`, then what happens while it waits, then one `closed` with the state it ended in.
 
-    `details` are the ticket itself where it opened, and the answer that was taken of an `answered` or a `closed` one.
+    `details` are the ticket itself where it opened, and the `answer` that was taken of an `answered` or a `closed` one, with the
+    `verdicts` that came of it: an approval is no admission, since the calls are decided again.
     """
 
     event: TicketEvent
@@ -223,23 +225,39 @@ def to_agent(decision: Any, policy: str, seq: int, at: int) -> Outbound | None:
 
 
 def to_approvers(
-    decision: Any, thread: ThreadId, run: RunId, at: int, opened: dict[str, Any] | None = None
+    decision: Any,
+    thread: ThreadId,
+    run: RunId,
+    at: int,
+    opened: dict[str, Any] | None = None,
+    together: Sequence[Any] = (),
 ) -> TicketMessage | None:
-    """The message by which approvers learn of a ticket's life; `opened` is the ticket, where it opened."""
+    """The message by which approvers learn of a ticket's life; `opened` is the ticket, where it opened.
+
+    `together` are the decisions of the same record.
+    """
     base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
             return TicketMessage(event="opened", ticket=decision.ticket, state="pending", details=opened or {}, **base)
         case TicketAnswered():
             event: TicketEvent = "answered" if decision.state == "pending" else "closed"
-            answer = {"answer": answer_view(decision.answer)}
-            return TicketMessage(event=event, ticket=decision.ticket, state=decision.state, details=answer, **base)
+            details: dict[str, Any] = {"answer": answer_view(decision.answer)}
+            if verdicts := [_in_short(decided) for decided in together if isinstance(decided, CallDecided)]:
+                details["verdicts"] = verdicts
+            return TicketMessage(event=event, ticket=decision.ticket, state=decision.state, details=details, **base)
         case TicketClosed():
             return TicketMessage(event="closed", ticket=decision.ticket, state=decision.state, **base)
         case TicketNoted():
             details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
             return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
     return None
+
+
+def _in_short(decided: CallDecided) -> dict[str, Any]:
+    """A verdict as people hear of it who only answered."""
+    fields = {name: getattr(decided, name) for name in ("call", "tool", "decision", "code", "reason", "ticket")}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def answer_view(answer: Answer) -> dict[str, Any]:

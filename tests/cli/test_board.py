@@ -140,3 +140,32 @@ def test_a_ticket_of_which_nobody_could_be_told_says_so() -> None:
 )
 def test_who_may_answer_in_words(rule: dict[str, Any], words: str) -> None:
     assert ticket_text.who(line(1, rules=[rule], escalated=True)) == words
+
+
+BY_ANA = {"answer": {"by": "ana"}}
+REFUND = {"call": "c1", "tool": "refund"}
+
+
+@pytest.mark.parametrize(
+    ("state", "details", "words"),
+    [
+        ("pending", BY_ANA, "is answered by ana and still waits: others must answer too"),
+        ("rejected", BY_ANA | {"verdicts": [REFUND | {"decision": "deny"}]}, "is rejected by ana: the agent is told"),
+        ("approved", BY_ANA | {"verdicts": [REFUND | {"decision": "allow"}]}, "is approved by ana: `refund` may run now"),
+        (
+            "approved",
+            BY_ANA | {"verdicts": [REFUND | {"decision": "deny", "reason": "Step budget exhausted: 6/6"}]},
+            "is approved by ana: `refund` is denied all the same: Step budget exhausted: 6/6",
+        ),
+        (
+            "approved",
+            BY_ANA | {"verdicts": [REFUND | {"decision": "suspend", "ticket": "t1.2"}]},
+            "is approved by ana: `refund` still waits, for ticket t1.2",
+        ),
+        ("expired", {}, "is expired: nobody answered in time, so it is denied"),
+        ("cancelled", {}, "is cancelled: its run has ended"),
+        ("approved", BY_ANA, "is approved by ana"),
+    ],
+)
+def test_what_an_answer_came_to_in_words(state: str, details: dict[str, Any], words: str) -> None:
+    assert ticket_text.became({"ticket": "t1", "state": state, "details": details}) == words

@@ -63,10 +63,11 @@ def test_looking(tmp_path: Path) -> None:
 def test_answering(tmp_path: Path) -> None:
     with asked(tmp_path, 1, 2, 3, 4, 5) as (ids, became):
         status, text, _ = tickets(tmp_path, "approve", ids[0], "--as", "bob", "--note", "fine")
-        assert (status, text) == (0, f"ticket {ids[0]} is approved\n")
+        assert (status, text) == (0, f"ticket {ids[0]} is approved by bob: `refund` may run now\n")
         status, text, _ = tickets(tmp_path, "reject", ids[1], "--as", "bob", "--note", "no receipt", "--json")
         assert (status, json.loads(text)["details"]["answer"]["note"]) == (0, "no receipt")
-        assert tickets(tmp_path, "approve", ids[2], "--as", "bob", "--args", '{"amount": 30}')[0] == 0
+        status, text, _ = tickets(tmp_path, "approve", ids[2], "--as", "bob", "--args", '{"amount": 30}')
+        assert (status, text) == (0, f"ticket {ids[2]} is superseded by bob: `refund` may run now\n")
         assert tickets(tmp_path, "approve", ids[3], "--as", "bob", "--result", '"by hand"')[0] == 0
         assert became("c1").decision == "allow"
         assert (became("c2").code, became("c2").reason) == ("approvals.rejected", "rejected by bob: no receipt")

@@ -41,7 +41,7 @@ def test_the_examples_of_frameworks_are_code_and_configuration() -> None:
     ("document", "said"),
     [
         ("tutorial.md", "Read a.py before writing.\nwrote a.py\n"),
-        ("approvals.md", "is approved\npaid 20 to kim\n"),
+        ("approvals.md", "is approved by ana: `refund` may run now\npaid 20 to kim\n"),
         ("policies.md", "Write deny\nRead ran\nWrite ran\nsend_email ran\nsend_email suspend\n"),
     ],
 )

@@ -124,6 +124,8 @@ async def test_a_ticket_opens_with_all_that_a_person_must_know_and_closes_once(t
         ("closed", "approved"),
     ]
     assert [message["details"]["answer"]["by"] for message in life[1:]] == ["ana", "bob"]
+    came = {"call": verdict.call, "tool": "refund", "decision": "allow", "ticket": listed[0]["ticket"]}
+    assert [message["details"].get("verdicts") for message in life[1:]] == [None, [came]]
     details = life[0]["details"]
     assert listed == [details]
     rule = details["rules"][0]
