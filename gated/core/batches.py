@@ -26,7 +26,7 @@ def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
             refused = True
             continue
         plea = plead(wanted, intents.nesting, others)
-        twin = pleas.get(plea.id) or turn.run.calls.get(plea.id)
+        twin = pleas.get(plea.id) or turn.run.known(plea.id)
         if twin is None:
             pleas[plea.id] = plea
         elif twin.args_sha256 != plea.args_sha256:

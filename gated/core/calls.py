@@ -125,7 +125,7 @@ def recall(turn: Turn, asked: RecallRequested) -> None:
     if barred is not None or run is None:
         turn.refuse(*(barred or ("lifecycle.run_not_open", "there is no such run to ask of")), call=asked.call)
         return
-    known = run.calls.get(asked.call)
+    known = run.known(asked.call)
     if known is None:
         turn.refuse("ingress.id", f"the run knows no call `{asked.call}`", call=asked.call)
     else:
@@ -138,7 +138,7 @@ def recall(turn: Turn, asked: RecallRequested) -> None:
 def judge(turn: Turn, plea: Plea) -> Judgement:
     """The verdict on one call of an intent, nothing applied."""
     run = turn.run
-    known = run.calls.get(plea.id)
+    known = run.known(plea.id)
     if known is not None:
         if known.args_sha256 == plea.args_sha256:
             return Repeat(plea.id, known.seq, known.state == "settled")
@@ -151,9 +151,9 @@ def bounds(turn: Turn, plea: Plea) -> Judged | None:
     run, limits = turn.run, turn.policy.limits
     if run.end:
         code, reason = ended_reason(plea.tool, run.end, run.reason)
-        known = run.refusals < limits.max_refusals and len(run.calls) < limits.max_calls
+        known = run.refusals < limits.max_refusals and run.asked < limits.max_calls
         return Judged(plea, denied(plea, code, reason, skipped=_enabled(turn.profile), known=known, hop=False))
-    if len(run.calls) >= limits.max_calls:
+    if run.asked >= limits.max_calls:
         reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
         return Judged(plea, denied(plea, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:

@@ -99,7 +99,7 @@ def record(
     decisions, replies = tuple(turn.decisions), tuple(turn.replies)
     if not decisions:
         return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), None
-    said = _writable(state.runs.get(run_id), observation if seen is None else seen.recorded)
+    said = _writable(state, run_id, observation if seen is None else seen.recorded)
     redacted, subject, sealed = (UNSET, UNSET, UNSET) if before is None else (before.redacted, before.subject, before.sealed)
     if turn.cover is not None and turn.vault is not None:
         redacted = tuple(turn.cover.places) or UNSET
@@ -136,9 +136,12 @@ def _look(turn: Turn, observation: Observation) -> Seen | None:
     return seen
 
 
-def _writable(run: RunState | None, observation: Observation) -> Observation:
+def _writable(state: ThreadState, run_id: RunId, observation: Observation) -> Observation:
     """An approval without where the paths of sealed arguments lead: they would say what was taken out."""
-    if run is None or not isinstance(observation, ResolutionReceived) or not observation.links:
+    if not isinstance(observation, ResolutionReceived) or not observation.links:
+        return observation
+    run = state.runs.get(run_id)
+    if run is None:
         return observation
     ticket = run.tickets.get(observation.ticket)
     sealed = {call.call for call in ticket.calls if call.sealed is not None} if ticket is not None else set()
@@ -150,7 +153,7 @@ def _tool_of(run: RunState | None, observation: Observation) -> str | None:
     if run is None:
         return None
     if isinstance(observation, OutcomeReported):
-        known = run.calls.get(observation.call)
+        known = run.known(observation.call)
         return None if known is None else known.tool
     if isinstance(observation, ResolutionReceived):
         ticket = run.tickets.get(observation.ticket)

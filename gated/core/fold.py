@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never
 
-from immutables import Map
 from msgspec.structs import replace
 
 from gated.core import tickets
@@ -18,7 +17,7 @@ from gated.core.order import engine
 from gated.core.order.state import OrderState
 from gated.core.policy import Policy
 from gated.core.stages import breaker, dfa, semantic
-from gated.core.state import InFlight, Known, KnownAs, Recent, RunState, ThreadState
+from gated.core.state import Calls, InFlight, Known, KnownAs, Recent, RunState, ThreadState
 from gated.events import (
     Admission,
     Body,
@@ -89,7 +88,7 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
         case Forgotten():
             return _forgotten(state, run_id, decision)
         case PolicyRebound():
-            return _with(state, run_id, policy=decision.policy)
+            return _bound(_with(state, run_id, policy=decision.policy), decision.policy)
         case DataErased():
             return replace(state, erased=state.erased.set(run_id, (*state.erased.get(run_id, ()), *decision.keys)))
         case _:
@@ -115,12 +114,17 @@ def _opened(state: ThreadState, run_id: RunId, at: int, decision: RunOpened) -> 
         embedding=decision.embedding,
     )
     return replace(
-        state,
+        _bound(state, run.policy),
         owner=decision.agent if first else state.owner,
         tally=tally if first else state.tally,
         runs=state.runs.set(run_id, run),
         open_runs=state.open_runs.set(run.agent, state.open_runs.get(run.agent, 0) + 1),
     )
+
+
+def _bound(state: ThreadState, policy: str) -> ThreadState:
+    """The thread's state once one of its runs is bound to the policy."""
+    return state if policy in state.policies else replace(state, policies=(*state.policies, policy))
 
 
 def _refused(state: ThreadState, run_id: RunId) -> ThreadState:
@@ -133,7 +137,7 @@ def _refused(state: ThreadState, run_id: RunId) -> ThreadState:
 def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, decision: CallDecided) -> ThreadState:
     if not decision.known:
         return _refused(state, run_id)
-    run, order = state.runs[run_id], state.order
+    run, order = state.runs.open.get(run_id) or state.runs[run_id], state.order
     if decision.findings and decision.counted:
         order = engine.count(order, decision.findings, decision.stage, decision.decision, decision.tool)
     if decision.admission is not None:
@@ -148,8 +152,8 @@ def _decided(policies: Policies, state: ThreadState, run_id: RunId, seq: int, de
     return replace(state, runs=state.runs.set(run_id, run), order=order)
 
 
-def _with_call(run: RunState, seq: int, decision: CallDecided) -> Map[CallId, Known]:
-    before = run.calls.get(decision.call)
+def _with_call(run: RunState, seq: int, decision: CallDecided) -> Calls:
+    before = run.calls.open.get(decision.call)
     digest = decision.args_sha256 if before is None else before.args_sha256  # an edit runs under the call's own id
     asked = seq if before is None else before.asked
     return run.calls.set(decision.call, Known(digest, decision.tool, seq, KNOWN_AS[decision.decision], asked))
@@ -168,7 +172,7 @@ def _admitted(
     """The call takes its place: in flight, in the tallies of the run, its ancestors and the thread, on its machines."""
     policy, tool, reserved = policies[run.policy], decision.tool, admission.reserved_microusd
     above = ancestors(policies, state, run_id) if run.parent is not None else ()
-    calls = _with_call(run, seq, decision)
+    waited = run.calls.open.get(decision.call)
     entry = InFlight(
         tool,
         decision.args_sha256,
@@ -182,20 +186,21 @@ def _admitted(
         admission.args,
         run.tally.calls,
         admission.sealed,
-        calls[decision.call].asked,
+        seq if waited is None else waited.asked,
+        "" if waited is None or waited.args_sha256 == decision.args_sha256 else waited.args_sha256,
     )
     tally = run.tally.admit(tool, reserved, policy.window)
     thread = tally if run.tally is state.tally else state.tally.admit(tool, reserved, policy.window)
     run = replace(
         run,
-        calls=calls,
+        calls=run.calls if waited is None else run.calls.delete(decision.call),
         hop_count=run.hop_count + decision.hop,
         dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
         in_flight=run.in_flight.set(decision.call, entry),
         tally=tally,
         drift=admission.drift,
     )
-    runs = state.runs.set(run_id, run)
+    runs = state.runs.set(run_id, run) if run.end else state.runs.keep(run_id, run)
     for ancestor_id in above:
         ancestor = runs[ancestor_id]
         below = ancestor.below or Tally(ancestor.tally.opened_at)
@@ -230,12 +235,12 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
     profile = policies[run.policy].profile(run.agent)
     ended = bool(run.end)
     spend = (decision.status, entry.reserved_microusd, decision.cost_microusd, decision.tokens)
-    known = run.calls[decision.call]
+    known = Known(entry.known_sha256 or entry.args_sha256, entry.tool, entry.seq, "settled", entry.asked)
     tally = run.tally.settle(*spend)
     thread = tally if run.tally is state.tally else state.tally.settle(*spend)
     run = replace(
         run,
-        calls=run.calls.set(decision.call, replace(known, state="settled")),
+        calls=run.calls.file(decision.call, known),
         in_flight=run.in_flight.delete(decision.call),
         tally=tally,
         step_count=run.step_count + (decision.status == "success"),

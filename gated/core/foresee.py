@@ -133,7 +133,9 @@ def _verdicts(turn: Turn, asked: CanIAsked) -> Iterator[Foreseen]:
         elif isinstance(answer, CallRefused):
             said[answer.call] = _refused(answer)
         elif isinstance(answer, Repeat):
-            said[answer.call] = _repeated(answer.call, trial.run.calls[answer.call])
+            known = trial.run.known(answer.call)
+            assert known is not None
+            said[answer.call] = _repeated(answer.call, known)
     for wanted in asked.calls:
         if wanted.id in said:
             yield replace(said[wanted.id], tool=wanted.tool)

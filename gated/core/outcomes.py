@@ -62,7 +62,7 @@ def _barred(turn: Turn, outcome: OutcomeReported) -> tuple[str, str] | None:
 
 
 def _not_in_flight(turn: Turn, outcome: OutcomeReported) -> None:
-    known = turn.run.calls.get(outcome.call)
+    known = turn.run.known(outcome.call)
     if known is not None and known.state == "settled":
         turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` has its outcome already", outcome.call)
         return

@@ -68,7 +68,7 @@ class Replayer:
         self._policies, self._vault, self._erased = policies, vault, erased
         self._states = dict(begun)
         self._known: dict[str, Policy] = {}
-        for digest in {run.policy for state in begun.values() for run in state.runs.values()}:
+        for digest in {digest for state in begun.values() for digest in state.policies}:
             self._policy(digest)
         self.records = self.skipped = 0
         self.not_replayable: list[NotReplayable] = []

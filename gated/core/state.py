@@ -1,19 +1,23 @@
 """The state of a thread: plain, immutable data, brought forward one decision at a time by `fold`.
 
-Everything that grows is an `immutables.Map`, so a step costs the same at the 10,000th call as at the 10th, and a copy (an
-atomic batch, a what-if) is free. The owner, the runs, the tally, the machines and standing approvals outlive a run.
+Everything that grows is an `immutables.Map`, or a `Filed` where its entries come to rest, so a step costs the same at the
+10,000th call as at the 10th, and a copy (an atomic batch, a what-if) is free. The owner, the runs, the tally, the machines and
+standing approvals outlive a run.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from immutables import Map
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gated.core.filed import Filed
 from gated.core.history import Tally
 from gated.core.order.state import OrderState
+from gated.core.packed import Packed
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket
@@ -36,13 +40,75 @@ KnownAs = Literal["denied", "suspended", "admitted", "settled"]
 
 
 class Known(Struct, frozen=True, array_like=True):
-    """A call id of the run: the digest it stands for, and the record that holds its latest verdict."""
+    """A call id of the run: the digest it stands for, and the record that holds its latest verdict. See `RunState.known`."""
 
     args_sha256: str
     tool: str
     seq: int
     state: KnownAs
     asked: int = 0  # the record of the message that asked for it
+
+
+class _Row(Struct, frozen=True, array_like=True):
+    """A call that was settled or denied, packed: a digest takes half as much in bytes."""
+
+    digest: bytes
+    tool: str
+    seq: int
+    settled: bool
+    asked: int
+    text: str | None = None  # what stands where a digest should, if it is none in hex
+
+
+_PACKER: Final = msgspec.msgpack.Encoder()
+_ROWS: Final = msgspec.msgpack.Decoder(_Row)
+
+
+class Calls(Filed[CallId, Known], frozen=True, array_like=True):
+    """The calls that a run knows and that are not in flight. Those that were settled or denied stay as they are."""
+
+    @staticmethod
+    def rests(value: Known) -> bool:
+        return value.state == "settled" or value.state == "denied"
+
+    @staticmethod
+    def pack(value: Known) -> bytes:
+        digest = _digest(value.args_sha256)
+        text = None if digest else value.args_sha256
+        return _PACKER.encode(_Row(digest, value.tool, value.seq, value.state == "settled", value.asked, text))
+
+    @staticmethod
+    def unpack(raw: bytes) -> Known:
+        row = _ROWS.decode(raw)
+        return Known(row.digest.hex() if row.text is None else row.text, row.tool, row.seq, "settled" if row.settled else "denied", row.asked)
+
+
+def _digest(text: str) -> bytes:
+    """The bytes of a digest in hex; none where it is something else."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return raw if raw.hex() == text else b""
+
+
+class Tickets(Filed[TicketId, Ticket], frozen=True, array_like=True):
+    """The tickets of a run. What people, time or the run's end decided hardly changes any more."""
+
+    @staticmethod
+    def rests(value: Ticket) -> bool:
+        return value.state != "pending"
+
+    @staticmethod
+    def pack(value: Ticket) -> bytes:
+        return msgspec.json.encode(value, order="sorted")
+
+    @staticmethod
+    def unpack(raw: bytes) -> Ticket:
+        return _TICKETS.decode(raw)
+
+
+_TICKETS: Final = msgspec.json.Decoder(Ticket)
 
 
 class InFlight(Struct, frozen=True, array_like=True):
@@ -61,6 +127,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     ordinal: int = 0  # the calls admitted before it
     sealed: str | None = None  # the same before redaction
     asked: int = 0  # the record of the message that asked for it: calls of one message are siblings
+    known_sha256: str = ""  # the digest that the call's id stands for, where it was edited since
 
 
 class Recent(Struct, frozen=True, array_like=True):
@@ -94,10 +161,10 @@ class RunState(Struct, frozen=True):
     ended: RunEnded | None = None
     continuations: int = 0
     ungated: int = 0
-    calls: Map[CallId, Known] = Map()
+    calls: Calls = Calls()
     in_flight: Map[CallId, InFlight] = Map()
     recent: tuple[Recent, ...] = ()
-    tickets: Map[TicketId, Ticket] = Map()
+    tickets: Tickets = Tickets()
     waiting: Map[CallId, TicketId] = Map()
     remembered: tuple[Remembered, ...] = ()
 
@@ -106,9 +173,22 @@ class RunState(Struct, frozen=True):
         """What the run itself was admitted, without its children."""
         return self.tally if self.below is None else self.tally.without(self.below)
 
+    @property
+    def asked(self) -> int:
+        """How many calls the run knows."""
+        calls = self.calls
+        return len(calls.open) + calls.final.size + len(self.in_flight)
+
+    def known(self, call: CallId) -> Known | None:
+        """What the run knows of a call id, None for a new one."""
+        entry = self.in_flight.get(call)
+        if entry is None:
+            return self.calls.get(call)
+        return Known(entry.known_sha256 or entry.args_sha256, entry.tool, entry.seq, "admitted", entry.asked)
+
     def beside(self, call: CallId) -> int:
         """How many calls of other messages than the call's own are in flight."""
-        known = self.calls.get(call)
+        known = self.known(call)
         if known is None:
             return len(self.in_flight)
         return sum(entry.asked != known.asked for entry in self.in_flight.values())
@@ -125,6 +205,29 @@ class RunState(Struct, frozen=True):
         return self.dfa.phase
 
 
+class Runs(Filed[RunId, RunState], frozen=True, array_like=True):
+    """The runs of a thread. One that ended, and of which no outcome is to come, rests, if it did little."""
+
+    @staticmethod
+    def rests(value: RunState) -> bool:
+        over = value.end and not value.in_flight and not value.waiting
+        return bool(over) and not value.calls.final.leaves and not value.tickets.final.leaves
+
+    @staticmethod
+    def pack(value: RunState) -> bytes:
+        given = {name: getattr(value, name) for name in RunState.__struct_fields__}
+        return _ENCODER.encode({name: each for name, each in given.items() if name not in _UNSAID or each != _UNSAID[name]})
+
+    @staticmethod
+    def unpack(raw: bytes) -> RunState:
+        return _RUNS.decode(raw)
+
+
+_UNSAID: Final = dict(
+    zip(RunState.__struct_fields__[-len(RunState.__struct_defaults__) :], RunState.__struct_defaults__, strict=True)
+)
+
+
 class ThreadState(Struct, frozen=True):
     """`seq`, `at` and `head` are the last record's; `input` is the bus position of the last input that was handled."""
 
@@ -136,13 +239,14 @@ class ThreadState(Struct, frozen=True):
     owner: AgentId | None = None
     refusals: int = 0
     tally: Tally = Tally(0)
-    runs: Map[RunId, RunState] = Map()
+    runs: Runs = Runs()
     open_runs: Map[AgentId, int] = Map()
     order: OrderState = OrderState()
     remembered: tuple[Remembered, ...] = ()
     circuits: Map[str, Circuit] = Map()
     semantic: Seen = Seen()
     erased: Map[RunId, tuple[str, ...]] = Map()  # of each run that held data of subjects: the keys that are gone
+    policies: tuple[str, ...] = ()  # that its runs are or were bound to
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
@@ -160,8 +264,9 @@ def _dec_hook(kind: Any, value: Any) -> Any:
     raise TypeError(f"{kind} has no place in a state")
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_enc_hook, order="sorted")
-_DECODER: list[msgspec.json.Decoder[ThreadState]] = []
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_enc_hook, order="sorted")
+_RUNS: Final = msgspec.json.Decoder(RunState, dec_hook=_dec_hook)
+_STATES: Final = msgspec.json.Decoder(ThreadState, dec_hook=_dec_hook)
 
 
 def dump(state: ThreadState) -> bytes:
@@ -171,6 +276,37 @@ def dump(state: ThreadState) -> bytes:
 
 def load(raw: bytes) -> ThreadState:
     """The state of a snapshot. Raises `msgspec.ValidationError` for one of another shape (then fold the records)."""
-    if not _DECODER:
-        _DECODER.append(msgspec.json.Decoder(ThreadState, dec_hook=_dec_hook))
-    return _DECODER[0].decode(raw)
+    try:
+        return _STATES.decode(raw)
+    except msgspec.ValidationError:
+        return _of_one_map(msgspec.json.decode(raw))
+
+
+def _of_one_map(old: Any) -> ThreadState:
+    """A state as it was written when nothing of it was packed: an archive has no records to fold instead."""
+    try:
+        runs = {run_id: dict(run) for run_id, run in old["runs"].items()}
+        for run in runs.values():
+            run["calls"], run["tickets"] = (run["calls"], ()), (run["tickets"], ())
+        state = msgspec.convert({**old, "runs": (runs, ())}, ThreadState, dec_hook=_dec_hook)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise msgspec.ValidationError(f"no state of a thread: {error}") from error
+    bound = {run.policy for run in state.runs.values()}
+    bound |= {entry.policy for run in state.runs.values() for entry in run.in_flight.values()}
+    return replace(state, runs=_rested(state.runs), policies=tuple(sorted(bound)))
+
+
+def _rested(runs: Runs) -> Runs:
+    made = Runs()
+    for run_id, run in sorted(runs.items()):
+        calls, tickets = Calls(), Tickets()
+        in_flight = run.in_flight
+        for call, known in sorted(run.calls.items()):
+            if known.state != "admitted":
+                calls = calls.set(call, known)
+            elif (entry := in_flight.get(call)) is not None and entry.args_sha256 != known.args_sha256:
+                in_flight = in_flight.set(call, replace(entry, known_sha256=known.args_sha256))
+        for ticket_id, ticket in sorted(run.tickets.items()):
+            tickets = tickets.set(ticket_id, ticket)
+        made = made.set(run_id, replace(run, calls=calls, in_flight=in_flight, tickets=tickets))
+    return made

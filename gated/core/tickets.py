@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -79,6 +79,12 @@ class Ticket(Struct, frozen=True):
     closed_at: int | None = None
 
 
+class Held(Protocol):
+    """The tickets of a run, by id."""
+
+    def get(self, key: TicketId, /) -> Ticket | None: ...
+
+
 class Refusal(Struct, frozen=True):
     code: str
     reason: str
@@ -90,7 +96,7 @@ def ticket_id(thread: ThreadId, run: RunId, call: CallId, number: int) -> Ticket
     return TicketId(f"t{digest}" if number == 1 else f"t{digest}.{number}")
 
 
-def tickets_of(held: Mapping[TicketId, Ticket], thread: ThreadId, run: RunId, first: CallId) -> list[Ticket]:
+def tickets_of(held: Held, thread: ThreadId, run: RunId, first: CallId) -> list[Ticket]:
     """The tickets whose first call this is, oldest first, found by their ids."""
     found: list[Ticket] = []
     while (ticket := held.get(ticket_id(thread, run, first, len(found) + 1))) is not None:

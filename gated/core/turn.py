@@ -128,7 +128,8 @@ class Turn:
         self._look()
 
     def _look(self) -> None:
-        run = self.opened = self.state.runs.get(self.run_id)
+        runs = self.state.runs
+        run = self.opened = runs.open.get(self.run_id) or runs.get(self.run_id)
         self.policy = self.registry.current if run is None else self.registry.known[run.policy]
         self.profile = self.policy.nobody if run is None else self.policy.profile(run.agent)
         self.vault, self.subject, kind = self.registry.vault, "", self.policy.redactor.subject
@@ -150,7 +151,8 @@ class Turn:
         if isinstance(decision, RunOpened | PolicyRebound):
             self._look()
         else:
-            self.opened = self.state.runs.get(self.run_id)
+            runs = self.state.runs
+            self.opened = runs.open.get(self.run_id) or runs.get(self.run_id)
 
     def reveal(self, args: dict[str, Value], sealed: str | None, tool: str) -> dict[str, Value]:
         """The arguments of a call of before, as they were said. Raises `Unreadable` where they were sealed and stay so."""
@@ -209,8 +211,7 @@ class Turn:
     def end(self, ended: RunEnded) -> None:
         """End the run; what still waits for people is cancelled, a denial for each call."""
         self.do(ended)
-        pending = [ticket for ticket in self.run.tickets.values() if ticket.state == "pending"]
-        for ticket in sorted(pending, key=lambda ticket: ticket.number):
+        for ticket in sorted(self.run.tickets.open.values(), key=lambda ticket: ticket.number):
             self.close_ticket(ticket.id, "cancelled", f"the run ended before anyone answered: {ended.status}")
 
     def close_ticket(self, ticket_id: TicketId, state: Literal["expired", "cancelled"], reason: str) -> None:

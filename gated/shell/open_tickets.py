@@ -88,4 +88,4 @@ class OpenTickets:
 def pending(state: ThreadState, run: RunId) -> list[Ticket]:
     """The open tickets of a run."""
     found = state.runs.get(run)
-    return [] if found is None else [ticket for ticket in found.tickets.values() if ticket.state == "pending"]
+    return [] if found is None else list(found.tickets.open.values())

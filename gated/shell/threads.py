@@ -71,8 +71,8 @@ class Threads:
             body = unseal(stored)
             await self._know(body)
             state = fold(self.registry.known, state, body, stored.hash)
-        for run in state.runs.values():
-            await self._know_policy(run.policy)
+        for digest in state.policies:
+            await self._know_policy(digest)
         self._on_load(state)
         return state
 

@@ -209,7 +209,9 @@ class _Step:
         """The state with the calls that were not allowed: an atomic batch asks what became of those that it repeats."""
         run = self.state.runs[self.body.run]
         asked = self.whatif._asked.get((self.body.thread, self.body.run), {})
-        known = run.calls.update({call: known for call, known in asked.items() if call not in run.calls})
+        known = run.calls
+        for call, asked_for in asked.items():
+            known = known if run.known(call) else known.set(call, asked_for)
         return replace(self.state, runs=self.state.runs.set(self.body.run, replace(run, calls=known)))
 
     def _derive(self, agent: AgentId, plea: Plea, decided: CallDecided) -> Verdict:

@@ -42,7 +42,8 @@ class Archived(Struct, frozen=True):
 
 def is_finished(state: ThreadState) -> bool:
     """Whether nothing more is to come of a thread."""
-    return bool(state.runs) and all(run.end and not run.in_flight and not run.waiting for run in state.runs.values())
+    some = len(state.runs) > 0
+    return some and all(run.end and not run.in_flight and not run.waiting for run in state.runs.open.values())
 
 
 async def archive(path: Path, target: Path, before: int, sealing: Sealing | None = None) -> Archived:

@@ -45,8 +45,8 @@ class Past:
                 state = states.load(snapshot[1])
             except ValueError:
                 log.info("a snapshot of another version, folding the records", thread=thread)
-        for run in state.runs.values():
-            await self._know(run.policy)
+        for digest in state.policies:
+            await self._know(digest)
         async for stored in self._log.read(thread, state.seq):
             body = unseal(stored)
             await self._know(body.policy)
