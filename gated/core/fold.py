@@ -22,7 +22,6 @@ from gated.events import (
     Admission,
     Body,
     CallDecided,
-    CallId,
     CallRefused,
     CallSettled,
     DataErased,

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from gated.core.filed import Filed
 from gated.core.history import Tally
 from gated.core.order.state import OrderState
-from gated.core.packed import Packed
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket
@@ -80,7 +79,13 @@ class Calls(Filed[CallId, Known], frozen=True, array_like=True):
     @staticmethod
     def unpack(raw: bytes) -> Known:
         row = _ROWS.decode(raw)
-        return Known(row.digest.hex() if row.text is None else row.text, row.tool, row.seq, "settled" if row.settled else "denied", row.asked)
+        return Known(
+            row.digest.hex() if row.text is None else row.text,
+            row.tool,
+            row.seq,
+            "settled" if row.settled else "denied",
+            row.asked,
+        )
 
 
 def _digest(text: str) -> bytes:

@@ -1,0 +1,148 @@
+"""What comes to rest: packed, found, changed and dumped like the map that it stands for."""
+
+import json
+from itertools import product
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from gated.core import packed
+from gated.core import state as states
+from gated.core.history import Tally
+from gated.core.packed import Packed
+from gated.core.state import Calls, InFlight, Known, Runs, RunState, ThreadState
+from gated.events import AgentId, CallId, Phase, RunEnded, RunId, ThreadId
+
+NAMES = st.sampled_from([*"abcé\n ", "", "aa", "ab", *(f"call_{number:04d}" for number in range(300))])
+WORK = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "delete"]), NAMES, st.binary(max_size=300)), max_size=400)
+
+
+@given(WORK)
+def test_a_packed_map_is_the_map_it_stands_for(work: list[tuple[str, str, bytes]]) -> None:
+    made, meant = Packed(), dict[str, bytes]()
+    for what, key, value in work:
+        if what == "set":
+            made, meant[key] = made.set(key, value), value
+        elif key in meant:
+            made = made.delete(key)
+            del meant[key]
+        else:
+            with pytest.raises(KeyError):
+                made.delete(key)
+    assert dict(made.items()) == meant
+    assert sorted(made.keys()) == sorted(meant)
+    assert len(made) == len(meant)
+    assert all(made.get(key) == value for key, value in meant.items())
+    assert made.get("call_9999") is None
+
+
+def grown(made: Packed, numbers: range) -> Packed:
+    for number in numbers:
+        made = made.add(f"{number * 7919 % 100_003:08x}", b"%d" % number)
+    return made
+
+
+def test_ten_thousand_entries_stand_in_leaves_of_bounded_size() -> None:
+    made = grown(Packed(), range(10_000))
+    assert len(made) == 10_000
+    assert max(leaf.count for leaf in made.leaves) <= packed.LEAF
+    assert len(made.fresh) < packed.FRESH
+    assert list(made.bounds) == sorted(made.bounds)
+    assert made.get(f"{77 * 7919 % 100_003:08x}") == b"77"
+
+
+def test_heavy_values_have_leaves_to_themselves() -> None:
+    made = Packed()
+    for number in range(200):
+        made = made.add(f"{number:03d}", bytes(packed.HEAVY))
+    assert max(leaf.count for leaf in made.leaves) == 1
+    assert all(len(value) == packed.HEAVY for _, value in made.items())
+
+
+def test_versions_share_their_leaves() -> None:
+    before = grown(Packed(), range(5000))
+    after = before.add("zzz", b"")
+    assert after.leaves is before.leaves
+    assert before.get("zzz") is None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 31, 32, 33, 500, 1999])
+def test_a_map_that_was_loaded_grows_on_like_the_one_that_was_dumped(cut: int) -> None:
+    """So that a snapshot and the records after it are the whole fold, byte for byte."""
+    whole, first = Calls(final=grown(Packed(), range(2000))), Calls(final=grown(Packed(), range(cut)))
+    dumped = states.dump(ThreadState(ThreadId("t"), runs=Runs(Map({RunId("r"): run(first)}))))
+    loaded = states.load(dumped).runs[RunId("r")].calls
+    assert loaded == first
+    assert Calls(final=grown(loaded.final, range(cut, 2000))) == whole
+
+
+# --- the calls and runs of a state -----------------------------------------------------------------------------------
+
+
+NO_CALLS = Calls()
+
+
+def run(calls: Calls = NO_CALLS, **more: object) -> RunState:
+    return RunState(agent=AgentId("a"), policy="p", tally=Tally(0), calls=calls, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("digest", ["ab" * 32, "AB" * 32, "d1", "", "ab cd", "é"])
+@pytest.mark.parametrize("state", ["denied", "settled", "suspended"])
+def test_a_call_comes_out_as_it_went_in(digest: str, state: states.KnownAs) -> None:
+    known = Known(digest, "pay", 7, state, 5)
+    calls = Calls().set(CallId("c"), known)
+    assert calls.get(CallId("c")) == known
+    assert list(calls.items()) == [(CallId("c"), known)]
+    assert (len(calls.open), len(calls.final)) == ((1, 0) if state == "suspended" else (0, 1))
+
+
+def test_an_entry_that_wakes_is_open_again_and_once() -> None:
+    calls = Calls().set(CallId("c"), Known("d", "pay", 7, "denied")).set(CallId("c"), Known("d", "pay", 8, "suspended"))
+    assert (len(calls), len(calls.final)) == (1, 0)
+    assert calls[CallId("c")].seq == 8
+    assert CallId("c") not in calls.delete(CallId("c"))
+
+
+ENDED = RunEnded(status="complete", phase=Phase.ANSWERING)
+
+
+@pytest.mark.parametrize(("in_flight", "ended"), list(product([False, True], repeat=2)))
+def test_a_run_rests_when_it_ended_and_no_outcome_is_to_come(in_flight: bool, ended: bool) -> None:
+    flights: Map[CallId, InFlight] = Map({CallId("c"): InFlight("pay", "d", 1, 1, 1, args={"n": 2**70})} if in_flight else {})
+    more = {"end": "complete", "ended": ENDED, "labels": {"a": "b"}} if ended else {}
+    given = run(Calls().set(CallId("c"), Known("ab" * 32, "pay", 1, "settled")), in_flight=flights, **more)
+    runs = Runs().set(RunId("r"), given)
+    assert len(runs.final) == (ended and not in_flight)
+    assert runs[RunId("r")] == given
+
+
+def test_a_state_from_before_anything_was_packed_is_read() -> None:
+    """An archive keeps the states of threads whose records are gone."""
+    tally = {"opened_at": 5, "calls": 3, "counts": {"pay": 3}}
+    flying = ["pay", "cc" * 32, 1, 9, 99, None, [], [], "p1", None, 1, None, 4]
+    calls = {
+        "a": ["aa" * 32, "pay", 2, "settled", 2],
+        "b": ["bb" * 32, "pay", 3, "denied", 3],
+        "c": ["c0" * 32, "pay", 9, "admitted", 4],  # edited: it runs under another digest
+        "d": ["dd" * 32, "pay", 5, "suspended", 5],
+    }
+    first = {"agent": "a", "policy": "p2", "tally": tally, "calls": calls, "in_flight": {"c": flying}, "tickets": {}}
+    second = {"agent": "a", "policy": "p2", "tally": tally, "end": "complete", "calls": {}, "in_flight": {}, "tickets": {}}
+    old = {"thread": "t", "seq": 9, "runs": {"r": first, "over": second}}
+    state = states.load(json.dumps(old).encode())
+    run = state.runs[RunId("r")]
+    found = {name: run.known(CallId(name)) for name in "abcde"}
+    assert {name: msgspec.to_builtins(known) for name, known in found.items()} == {**calls, "e": None}
+    assert run.asked == 4
+    assert list(state.runs.open) == ["r"]
+    assert state.policies == ("p1", "p2")
+    assert states.load(states.dump(state)) == state
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"[]", b'{"thread":"t","runs":{"r":5}}', b"null", b"nonsense"])
+def test_what_is_no_state_is_said_to_be_none(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        states.load(raw)
