@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from gated.cli.operator import Creds, Data, Name, Nats, Operator, Password, Place, at_bus, checked_id
+from gated.cli.operator import Operator, Place, at_bus, checked_id, place_of
 from gated.cli.output import NO, Json, colour, fail, say, say_json, table
+from gated.cli.shared import taking
 
 
+@taking(place_of)
 def can_i(
     run: Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")],
     thread: Annotated[str | None, typer.Option(help="Its thread; default: the run is its own.")] = None,
@@ -20,11 +21,8 @@ def can_i(
     args: Annotated[str, typer.Option(help="With these arguments, a JSON object.")] = "{}",
     times: Annotated[int, typer.Option(min=1, max=100, help="That many calls of it, in one message.")] = 1,
     cost_usd: Annotated[float | None, typer.Option(help="What each is estimated to cost.")] = None,
-    name: Name = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    password: Password = None,
-    creds: Creds = None,
+    *,
+    place: Place,
     json_: Json = False,
 ) -> None:
     """What is left of a run's budgets and barriers. With --tool: would the call be allowed? Exit status 1: not all would."""
@@ -34,7 +32,7 @@ def can_i(
     async def work(operator: Operator) -> Any:
         return await operator.ask("can_i", calls=calls, **where)
 
-    found = at_bus(Place(name, data, nats, password, creds), work)
+    found = at_bus(place, work)
     if found is None:
         fail(f"there is no run `{run}`", NO)
     if json_:

@@ -23,6 +23,8 @@ from gated.cli.output import fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
+from gated.shell.bus import BusError
+from gated.shell.nats_login import client_context
 
 if TYPE_CHECKING:
     from gated.console.oidc import Oidc  # an extra
@@ -65,11 +67,18 @@ def console(
         setup=secrets.token_urlsafe(24) if is_loopback(host) else "",
         prefix=prefix,
         oidc=_oidc(oidc_issuer, oidc_client, oidc_secret, oidc_claim, oidc_name),
-        tls=ssl.create_default_context(cafile=str(ca)) if ca is not None else None,
+        tls=_trusting(ca),
     )
     if while_stdin:
         os.nice(NICE)
     run_async(lambda: _console(serving, while_stdin))
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext | None:
+    try:
+        return client_context(ca, None, None)
+    except BusError as error:
+        fail(str(error))
 
 
 def _origin(text: str) -> str:

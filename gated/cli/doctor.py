@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from gated.cli.help import single
-from gated.cli.operator import Creds, Data, Name, Nats, Password, Place, at_bus
+from gated.cli.operator import Place, at_bus, place_of
 from gated.cli.output import NO, Json, say, say_json
+from gated.cli.shared import taking
 
 app = single()
 
 
 @app.command(epilog="Example: gated doctor --data .gated")
+@taking(place_of)
 def doctor(
-    data: Data = Path(".gated"),
-    nats_url: Nats = None,
-    name: Name = "local",
-    password: Password = None,
-    creds: Creds = None,
+    place: Place,
     json_: Json = False,
 ) -> None:
     """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
-    health = at_bus(Place(name, data, nats_url, password, creds), lambda operator: operator.ask("health"))
+    health = at_bus(place, lambda operator: operator.ask("health"))
     if json_:
         say_json(health)
     else:

@@ -27,7 +27,6 @@ from gated.wire import Origin
 
 SECONDS: Final = 5.0
 
-Data = Annotated[Path, typer.Option(help="Folder of the running gate.")]
 Name = Annotated[str, typer.Option("--as", envvar="GATED_OPERATOR", help="The operator that you are.")]
 Nats = Annotated[
     str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
@@ -48,6 +47,17 @@ class Place(Struct, frozen=True):
     creds: Path | None = None
 
 
+def place_of(
+    name: Name = "local",
+    data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
+    nats: Nats = None,
+    password: Password = None,
+    creds: Creds = None,
+) -> Place:
+    """The options of every command that an operator gives."""
+    return Place(name, data, nats, password, creds)
+
+
 class Operator:
     """What `operate` gives."""
 
@@ -60,7 +70,7 @@ class Operator:
         try:
             answer = await self._client.request(f"{wire.PREFIX}.api.{verb}", msgspec.json.encode(question), timeout=SECONDS)
         except (NatsError, TimeoutError) as error:
-            fail(f"the gate does not answer `{verb}`: {error or type(error).__name__}", NO)
+            fail(f"the gate does not answer `{verb}`: {error or type(error).__name__}")
         if answer.headers and "Nats-Service-Error" in answer.headers:
             return None
         return json.loads(answer.data)

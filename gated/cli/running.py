@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from gated.cli.operator import Creds, Data, Name, Nats, Operator, Password, Place, View, at_bus, checked_id
+from gated.cli.operator import Operator, Place, View, at_bus, checked_id, place_of
 from gated.cli.output import NO, Json, fail, say, say_json, some
+from gated.cli.shared import taking
 from gated.wire import PolicyBind, RunKill, RunStart
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")]
 Thread = Annotated[str | None, typer.Option(help="Its thread; default: the run is its own.")]
 
 
+@taking(place_of)
 def start(
     run: RunArgument,
     agent: Annotated[str, typer.Option(help="Whose run it is.")],
@@ -23,11 +24,8 @@ def start(
     task: Annotated[str | None, typer.Option(help="What the agent is to do.")] = None,
     parent: Annotated[str | None, typer.Option(help="The run that it is a child of, on the same thread.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
-    name: Name = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    password: Password = None,
-    creds: Creds = None,
+    *,
+    place: Place,
     json_: Json = False,
 ) -> None:
     """Open a run for an agent: the only way where its policy says `opened_by: operator`."""
@@ -39,18 +37,16 @@ def start(
             fail(f"run `{run}` is there already: run ids are single use within a thread", NO)
         return await operator.say(*where, said, lambda view: True)
 
-    _told(at_bus(Place(name, data, nats, password, creds), work), json_, "open")
+    _told(at_bus(place, work), json_, "open")
 
 
+@taking(place_of)
 def kill(
     run: RunArgument,
     thread: Thread = None,
     reason: Annotated[str, typer.Option(help="Why; the agent is told.")] = "",
-    name: Name = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    password: Password = None,
-    creds: Creds = None,
+    *,
+    place: Place,
     json_: Json = False,
 ) -> None:
     """End a run: it takes no more calls, and what waits for people is cancelled."""
@@ -59,18 +55,16 @@ def kill(
     async def work(operator: Operator) -> View:
         return await operator.say(*where, RunKill(reason=reason), lambda view: bool(view["status"] != "open"))
 
-    _told(at_bus(Place(name, data, nats, password, creds), work), json_, "ended")
+    _told(at_bus(place, work), json_, "ended")
 
 
+@taking(place_of)
 def bind(
     now: Annotated[bool, typer.Option("--now", help="Say that you mean it: running runs change their rules.")] = False,
     run: Annotated[list[str] | None, typer.Option(help="Only this run, as THREAD/RUN or RUN; may be repeated.")] = None,
     policy: Annotated[str | None, typer.Option(help="The digest of another policy that the daemon has.")] = None,
-    name: Name = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    password: Password = None,
-    creds: Creds = None,
+    *,
+    place: Place,
     json_: Json = False,
 ) -> None:
     """Bind running runs to the policy that new runs get. A reload alone binds new runs only; each change is an event."""
@@ -83,10 +77,10 @@ def bind(
             fail(f"the gate knows no policy `{digest}`: it knows one once it has read the file", NO)
         chosen = [_place(text) for text in run] if run else await operator.open_runs()
         return digest, [
-            await operator.say(*place, PolicyBind(policy=digest), lambda view: bool(view["policy"] == digest)) for place in chosen
+            await operator.say(*one, PolicyBind(policy=digest), lambda view: bool(view["policy"] == digest)) for one in chosen
         ]
 
-    digest, bound = at_bus(Place(name, data, nats, password, creds), work)
+    digest, bound = at_bus(place, work)
     if json_:
         say_json([{key: view[key] for key in ("thread", "run", "agent", "policy")} for view in bound])
     else:

@@ -14,23 +14,30 @@ from gated.cli import ticket_text
 from gated.cli.desk import Desk, DeskError, Line, Whereabouts, sit_down
 from gated.cli.help import group
 from gated.cli.output import CANNOT, NO, Json, console, fail, run_async, say, say_json
+from gated.cli.shared import taking
 from gated.cli.watch import watch as watch_tickets
 
 app = group("Calls that wait for people.", "gated tickets watch --as ana")
 
-Data = Annotated[Path, typer.Option(help="Folder of the running gate.")]
 TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]
-By = Annotated[str, typer.Option("--as", envvar="GATED_APPROVER", help="The approver that you are.")]
 Note = Annotated[str, typer.Option(help="A note for the log and the agent.")]
-Nats = Annotated[
-    str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
-]
-User = Annotated[str | None, typer.Option(envvar="GATED_NATS_USER", help="Your user there; else `approver:` and your name.")]
-Password = Annotated[str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")]
-Creds = Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")]
 
 
-def _where(by: str, data: Path, nats: str | None, user: str | None, password: str | None, creds: Path | None) -> Whereabouts:
+def whereabouts(
+    by: Annotated[str, typer.Option("--as", envvar="GATED_APPROVER", help="The approver that you are.")] = "local",
+    data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
+    nats: Annotated[
+        str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(envvar="GATED_NATS_USER", help="Your user there; else `approver:` and your name.")
+    ] = None,
+    password: Annotated[
+        str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")
+    ] = None,
+    creds: Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")] = None,
+) -> Whereabouts:
+    """Which gate, and who answers there."""
     if nats is not None and creds is None and user is None:
         user = f"approver:{by}"
     return Whereabouts(by, data, nats, user, password, creds)
@@ -48,17 +55,13 @@ def _at_desk(where: Whereabouts, work: Callable[[Desk], Awaitable[Any]], *, stay
 
 
 @app.command("ls", epilog="Example: gated tickets ls --json | jq '.[].ticket'")
+@taking(whereabouts)
 def ls(
-    by: By = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
+    where: Whereabouts,
     json_: Json = False,
 ) -> None:
     """The open tickets, oldest first."""
-    found = _at_desk(_where(by, data, nats, user, password, creds), lambda desk: desk.tickets())
+    found = _at_desk(where, lambda desk: desk.tickets())
     if json_:
         say_json(found)
     elif found:
@@ -68,18 +71,15 @@ def ls(
 
 
 @app.command("show", epilog="Example: gated tickets show t0123456789")
+@taking(whereabouts)
 def show(
     ticket: TicketArgument,
-    by: By = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
+    *,
+    where: Whereabouts,
     json_: Json = False,
 ) -> None:
     """One ticket: every argument in full, and why it is asked."""
-    found = _at_desk(_where(by, data, nats, user, password, creds), lambda desk: _find(desk, ticket))
+    found = _at_desk(where, lambda desk: _find(desk, ticket))
     if json_:
         say_json(found)
         return
@@ -88,9 +88,11 @@ def show(
 
 
 @app.command("approve", epilog="Example: gated tickets approve t0123456789 --as ana --note 'seen the invoice'")
+@taking(whereabouts)
 def approve(
     ticket: TicketArgument,
-    by: By = "local",
+    *,
+    where: Whereabouts,
     note: Note = "",
     args: Annotated[str | None, typer.Option(help="Edit: run with these arguments instead, a JSON object.")] = None,
     result: Annotated[str | None, typer.Option(help="Answer for the tool: its result, as JSON. It does not run then.")] = None,
@@ -98,11 +100,6 @@ def approve(
         str, typer.Option(help="`once`, `call` (the same arguments), or a pattern like 'refund(amount <= 20)'.")
     ] = "once",
     for_: Annotated[str, typer.Option("--for", help="Where a remembered pattern holds: `run` or `thread`.")] = "run",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
     json_: Json = False,
 ) -> None:
     """Let the call run, once, with exactly the arguments that the ticket shows."""
@@ -113,41 +110,33 @@ def approve(
         more["result"] = _json(result, "--result")
     if remember != "once":
         more["remember"] = "call" if remember == "call" else {"pattern": remember, "for": for_}
-    where = _where(by, data, nats, user, password, creds)
     _answer(where, ticket, "approve", more, json_=json_)
 
 
 @app.command("reject", epilog="Example: gated tickets reject t0123456789 --as ana --note 'no receipt'")
+@taking(whereabouts)
 def reject(
     ticket: TicketArgument,
-    by: By = "local",
+    *,
+    where: Whereabouts,
     note: Note = "",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
     json_: Json = False,
 ) -> None:
     """Refuse the call; the agent is told, with the note."""
-    _answer(_where(by, data, nats, user, password, creds), ticket, "reject", {"note": note}, json_=json_)
+    _answer(where, ticket, "reject", {"note": note}, json_=json_)
 
 
 @app.command("forget", epilog="Example: gated tickets forget t0123456789-call --run r1")
+@taking(whereabouts)
 def forget(
     remembered: Annotated[str, typer.Argument(help="What was remembered; without it, all that the run remembers.")] = "",
-    run: Annotated[str, typer.Option(help="A run that it holds in.")] = ...,  # type: ignore[assignment]
+    *,
+    run: Annotated[str, typer.Option(help="A run that it holds in.")],
     thread: Annotated[str | None, typer.Option(help="The run's thread, where it is not the run itself.")] = None,
-    by: By = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
+    where: Whereabouts,
     json_: Json = False,
 ) -> None:
     """Withdraw an approval that was remembered, or list what is."""
-    where = _where(by, data, nats, user, password, creds)
     if remembered:
         _at_desk(where, lambda desk: desk.forget(thread or run, run, remembered))
         say_json({"forgotten": remembered}) if json_ else say(f"[bold]{escape(remembered)}[/] is forgotten")
@@ -163,17 +152,13 @@ def forget(
 
 
 @app.command("watch", epilog="Example: gated tickets watch --as ana")
+@taking(whereabouts)
 def watch(
-    by: By = "local",
-    data: Data = Path(".gated"),
-    nats: Nats = None,
-    user: User = None,
-    password: Password = None,
-    creds: Creds = None,
+    where: Whereabouts,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a line: what waits, then what happens.")] = False,
 ) -> None:
     """The open tickets live, and answering them by key. Without a terminal, a line for everything that happens."""
-    _at_desk(_where(by, data, nats, user, password, creds), lambda desk: watch_tickets(desk, json_lines=json_), stay=True)
+    _at_desk(where, lambda desk: watch_tickets(desk, json_lines=json_), stay=True)
 
 
 async def _find(desk: Desk, ticket: str) -> Line:

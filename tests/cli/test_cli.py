@@ -3,12 +3,14 @@
 import asyncio
 import json
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from gated.cli import app
+from gated.cli import app, logs
 from gated.core.decide import record
 from gated.core.policy import load_text
 from gated.core.state import ThreadState
@@ -26,6 +28,8 @@ from gated.events import (
     Wanted,
 )
 from gated.shell.custody import Copies, CopiesError, open_custody
+from gated.shell.log import Positioned
+from gated.shell.log.open import open_log
 from gated.shell.log.sqlite import open_for_writing
 
 POLICY = "version: 1\nagents:\n  a: {allowed_tools: [Read, send_email], resource_budget: {max_calls: 9}}\n"
@@ -282,3 +286,32 @@ def test_no_gate_is_said_so(tmp_path: Path) -> None:
     status, _, error = gated("doctor", "--data", tmp_path)
     assert status == 2
     assert "gated up" in error
+
+
+def test_the_log_of_a_cluster_is_followed_as_a_file_is(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: it was said of it that an export does not grow."""
+
+    class Cluster:
+        async def head(self) -> int:
+            return 3
+
+        async def tail(self, after: int) -> AsyncIterator[Positioned]:
+            async with open_log(str(log)) as opened:
+                async for found in opened.read_all(after):
+                    yield found
+
+    @asynccontextmanager
+    async def opened(name: str) -> AsyncIterator[Cluster]:
+        yield Cluster()
+
+    monkeypatch.setattr(logs, "open_log", opened)
+    status, text, error = gated("log", "tail", "nats:")
+    assert (status, error) == (0, "")
+    assert text
+
+
+def test_an_authority_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    for ca in (tmp_path / "ca.pem", tmp_path / "absent.pem"):
+        status, _, error = gated("console", "--data", tmp_path, "--ca", ca)
+        assert (status, f"the certificate authority `{ca}` cannot be used" in error) == (2, True)

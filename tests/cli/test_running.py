@@ -9,7 +9,7 @@ from anyio import to_thread
 from typer.testing import CliRunner
 
 from gated.cli import app
-from shell.live import gate, write_policy
+from shell.live import gate, server, write_policy
 
 POLICY = """
 version: 1
@@ -49,6 +49,15 @@ async def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
         assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", "--label", "x"))[0] == 2
         assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", "--as", "stranger"))[0] == 2
     assert (await gated(tmp_path / "nowhere", "runs", "start", "r1", "--agent", "worker"))[0] == 2
+
+
+async def test_a_bus_without_a_gate_is_one_that_cannot_be_asked(tmp_path: Path) -> None:
+    """Found by reading: it was status 1, that of a gate that runs and cannot decide."""
+    async with server(tmp_path):
+        status, said = await gated(tmp_path, "doctor")
+        assert (status, "the gate does not answer `health`" in said) == (2, True)
+    async with gate(tmp_path):
+        assert (await gated(tmp_path, "doctor"))[0] == 0
 
 
 async def test_an_operator_ends_a_run(tmp_path: Path) -> None:
