@@ -89,7 +89,7 @@ def test_a_ticket_appears_without_reloading_is_approved_and_the_agent_goes_on(ma
         ana.sees("Approved.")
         verdict = call.verdict()
         assert verdict.decision == "allow"
-        ana.sees("allowed", ".verdict")
+        ana.sees("allowed The agent may run it, once.", ".verdict")
         ana.sees("seen the invoice", "#progress")
         ana.open("/")
         ana.until(lambda: not ana.all(row), "the ticket is still listed")
