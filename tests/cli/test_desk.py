@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from gated.cli import desk as desks
 from gated.cli.desk import Desk, DeskError, Whereabouts, sit_down
 from shell.live import agent, ears, gate, intents, tell
 
@@ -42,10 +43,11 @@ async def test_what_is_cancelled_leaves_the_desk_as_it_was(tmp_path: Path) -> No
     assert said.get("state") == "rejected" or said.get("code") == "approvals.already_decided"
 
 
-async def test_nobody_answers_in_another_name(tmp_path: Path) -> None:
+async def test_nobody_answers_in_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The credentials of one person and the name of another: the server does not let it through."""
     async with gate(tmp_path) as live, sit_down(desk_of(live.bus, "bob")) as bob:
         line = await one_ticket(live, bob)
+        monkeypatch.setattr(desks, "ANSWER_SECONDS", 0.5)
         with pytest.raises(DeskError, match="may `ana` answer with these credentials"):
             async with sit_down(desk_of(live.bus, "ana", "bob")) as ana:
                 await ana.resolve(line, "approve")

@@ -1,6 +1,5 @@
 """The console lives on while the bus and the gate are away, and misses nothing of what it shows."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from gated.events import Sender
 from gated.shell.embedded import embedded_server
 from gated.ticket_views import OpenTicket
 from patience import PATIENCE, blocking_until
+from ports import own_port
 from shell.live import Bus, daemon_on, tell, write_policy
 
 
@@ -44,17 +44,11 @@ async def rejected(bus: Bus, line: OpenTicket) -> None:
         await ana.flush()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path: Path) -> None:
     write_policy(tmp_path, POLICY)
     people = People(tmp_path / "console" / "users.json")
     people.put(Person("ana", CHEAP, auditor=True))
-    port = free_port()
+    port = own_port()
     with start_blocking_portal() as portal, ExitStack() as stack:
         enter = portal.wrap_async_context_manager  # in a task of its own, so that either may outlive the other
         with enter(gate(tmp_path, port)) as bus:
@@ -62,7 +56,7 @@ def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path
             desk = stack.enter_context(enter(running(serving)))
             first = portal.call(asked, bus, 1)
             line = blocking_until(lambda: desk.board.find(first))
-        with enter(gate(tmp_path, free_port())) as bus:  # on a port that the console does not know
+        with enter(gate(tmp_path, own_port())) as bus:  # on a port that the console does not know
             second = portal.call(asked, bus, 2)
             portal.call(rejected, bus, line)
             third = portal.call(asked, bus, 3)

@@ -98,7 +98,7 @@ def test_a_gate_whose_bus_is_killed_says_so_and_has_failed(tmp_path: Path) -> No
         running = subprocess.Popen([*command, "--no-console"], stdout=out, stderr=out, text=True)
     said(tmp_path, "(gated is up)")
     os.kill(int((tmp_path / "data" / "bus" / "server.lock").read_text()), signal.SIGKILL)
-    assert running.wait(20) == 1
+    assert running.wait(PATIENCE) == 1
     told = (tmp_path / "out").read_text()
     assert "error: the embedded nats-server ended with status -9" in told
     assert "Traceback" not in told

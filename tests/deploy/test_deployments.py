@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from gated.shell.log import LogUnavailable, jetstream
 from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.nats_config import inbox_prefix
 from patience import PATIENCE, blocking_until
+from ports import own_port
 
 DEPLOY = NATS.parent
 
@@ -181,7 +181,7 @@ def _heard(path: Path, text: str) -> None:
 
 async def test_three_servers_of_the_cluster_configuration_hold_a_log_of_three_replicas(tmp_path: Path) -> None:
     context = certificate(tmp_path)
-    ports = _free_ports(3)
+    ports = [own_port() for _ in range(3)]
     routes = "[" + ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports) + "]"
     with ExitStack() as servers:
         hosts = []
@@ -218,11 +218,3 @@ async def _opened(client: Client) -> _Made:
         except (LogUnavailable, SetupError):  # no leader yet, or fewer than three servers have met
             await anyio.sleep(0.5)
     raise AssertionError("the servers do not form a cluster")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

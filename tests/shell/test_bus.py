@@ -11,6 +11,7 @@ from nats.js.api import RetentionPolicy, StreamConfig
 from gated import wire
 from gated.shell import bus
 from patience import until
+from ports import own_port
 from shell.live import Bus, server
 
 
@@ -72,7 +73,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_and_the_connection_l
 async def test_while_the_bus_is_away_publishing_waits_and_loses_nothing(tmp_path: Path) -> None:
     """The client of nats-py keeps 2 MB meanwhile and raises then."""
     async with AsyncExitStack() as stack:
-        running, there = await stack.enter_async_context(server(tmp_path))
+        running, there = await stack.enter_async_context(server(tmp_path, own_port()))
         own = await connected(there)
         running.process.kill()
         await stack.aclose()

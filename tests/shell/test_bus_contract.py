@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from gated import wire
 from gated.events import Sender
 from gated.shell.log.open import open_log
+from patience import PATIENCE, until
 from shell.live import agent, ears, gate, intents, tell
 
 POLICY = """
@@ -41,9 +42,7 @@ async def overhear(connected: Client, subject: str) -> Callable[[int], Any]:
         heard.append(json.loads(message.data))
 
     async def wait(count: int) -> list[dict[str, Any]]:
-        with anyio.fail_after(10):
-            while len(heard) < count:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+        await until(lambda: len(heard) >= count)
         return heard
 
     await connected.subscribe(subject, cb=note)
@@ -109,8 +108,8 @@ async def test_a_ticket_opens_with_all_that_a_person_must_know_and_closes_once(t
         await tell(payer, agent("payer"), "r", intents(("c1", "refund", {"amount": 3})), thread="t")
         await said(1)
         (verdict,) = await heard.count(1)
-        listed = json.loads((await bob.request("gated.api.tickets.list", b"{}", timeout=5)).data)
-        lines = json.loads((await bob.request("gated.api.tickets.page", b"{}", timeout=5)).data)["tickets"]
+        listed = json.loads((await bob.request("gated.api.tickets.list", b"{}", timeout=PATIENCE)).data)
+        lines = json.loads((await bob.request("gated.api.tickets.page", b"{}", timeout=PATIENCE)).data)["tickets"]
         await tell(ana, PEOPLE["ana"], "r", answer(listed[0], "a1"), thread="t")
         await said(2)
         await tell(bob, PEOPLE["bob"], "r", answer(listed[0], "b1"), thread="t")

@@ -24,6 +24,7 @@ from gated.shell.log.open import open_log
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.policies import read_policy
 from patience import PATIENCE, until
+from ports import own_port
 from shell.live import Bus, agent, daemon_on, decided, ears, intents, process, server, stop, tell, write_policy
 
 RUNS, CALLS = 8, 25
@@ -182,8 +183,8 @@ async def test_a_killed_bus_that_comes_back_loses_and_changes_nothing(tmp_path: 
     write_policy(tmp_path)
     load = Load()
     async with AsyncExitStack() as stack:
-        running, bus = await stack.enter_async_context(server(tmp_path))
-        port = int(bus.url.rpartition(":")[2])
+        port = own_port()
+        running, bus = await stack.enter_async_context(server(tmp_path, port))
         with process(bus, tmp_path) as daemon:
             async with load.on(bus):
                 for share in (0.2, 0.5):

@@ -22,6 +22,7 @@ from gated.shell.embedded import EmbeddedError, Server, embedded_server
 from gated.shell.nats_binary import ServerMissing, server_binary, server_version
 from gated.shell.nats_config import UserRole, inbox_prefix
 from patience import PATIENCE, blocking_until, until
+from ports import own_port
 
 USERS: list[tuple[UserRole, str]] = [("agent", "a")]
 
@@ -308,7 +309,7 @@ def test_without_any_the_error_says_what_was_found_and_how_to_get_one(tmp_path: 
 
 async def test_a_restart_has_the_port_of_before_where_it_is_free(tmp_path: Path) -> None:
     """Also after a kill, so that whoever was connected finds the server again."""
-    async with embedded_server(tmp_path, []) as first:
+    async with embedded_server(tmp_path, [], own_port()) as first:
         client = await connected(first)
         first.process.kill()
         await first.wait()

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from anyio import to_thread
 
@@ -24,6 +23,7 @@ from gated.shell.keyring import Erasure, Keyring
 from gated.shell.keys import KeyFileError
 from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
+from patience import PATIENCE, until
 from shell.live import POLICY, Bus, agent, daemon_on, ears, intents, process, said, server, stop, tell, write_policy
 
 SECRET = "hunter22"
@@ -106,8 +106,7 @@ async def test_an_operator_erases_while_the_daemon_runs(waiting: tuple[Bus, Path
             assert (done["subject"], len(done["keys"]), done["runs"]) == ("thread:r1", 1, 1)
             denied = (await heard.count(1))[0]
             await tell(ana, Sender("approver", "ana"), "r1", resolution(ticket, digest))
-            while not refusals:  # noqa: ASYNC110 (it is the daemon that ends it)
-                await anyio.sleep(0.02)
+            await until(lambda: refusals)
             again = await run("log", "erase", log, "--thread", "r1", "--yes")
     assert isinstance(denied, wire.Verdict)
     assert (denied.decision, denied.code) == ("deny", "approvals.cancelled")
@@ -152,12 +151,10 @@ async def test_a_daemon_killed_while_it_erases_says_it_once_and_whole(waiting: t
         with process(bus, folder, fault=point) as killed:
             said(folder, "ready")
             await tell(operator, OPERATOR, "r1", wire.Erase(subject="thread:r1", reason="asked by letter"))
-            assert await to_thread.run_sync(killed.wait, 30) == -signal.SIGKILL
+            assert await to_thread.run_sync(killed.wait, PATIENCE) == -signal.SIGKILL
         with process(bus, folder) as running:
             said(folder, "ready", 2)
-            with anyio.move_on_after(15):
-                while not await erasures(folder / "log.db"):  # noqa: ASYNC110 (it is the daemon that ends it)
-                    await anyio.sleep(0.05)
+            await until(lambda: erasures(folder / "log.db"))
             assert stop(running) == 0
     await holds(folder)
 
@@ -180,9 +177,7 @@ async def test_a_command_killed_while_it_erases_is_finished_later(
         assert status == 0, text + error
     else:
         async with daemon_on(bus, folder):
-            with anyio.move_on_after(15):
-                while not await erasures(log):  # noqa: ASYNC110 (it is the daemon that ends it)
-                    await anyio.sleep(0.05)
+            await until(lambda: erasures(log))
         async with daemon_on(bus, folder):
             pass  # which finds that all is told
     await holds(folder)

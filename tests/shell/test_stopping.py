@@ -19,6 +19,7 @@ from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
 from gated.shell.said import Settled
 from gated.shell.watching import changes_in
+from patience import PATIENCE, until
 from shell.live import POLICY, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
 
 ASKING = """
@@ -46,12 +47,11 @@ async def test_a_daemon_stops_although_its_log_cannot_be_written(tmp_path: Path,
     write_policy(tmp_path)
     async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
         heard = await ears(worker, "worker")
-        with anyio.fail_after(40), ExitStack() as trouble:
+        with anyio.fail_after(2 * PATIENCE), ExitStack() as trouble:
             async with daemon_on(bus, tmp_path) as live:
                 trouble.enter_context(locked(live.log))
                 await tell(worker, agent("worker"), "r", intents(("c", "read", {})))
-                while not live.daemon.runs.health.why:  # noqa: ASYNC110 (the daemon finds it out)
-                    await anyio.sleep(0.05)
+                await until(lambda: live.daemon.runs.health.why)
                 live.daemon.stop()
         assert heard.heard == []
         async with daemon_on(bus, tmp_path):
@@ -89,7 +89,7 @@ async def test_what_a_failing_daemon_decided_and_never_said_is_said_at_the_next_
         async def fail() -> None:
             async with daemon_on(bus, tmp_path):
                 await tell(worker, agent("worker"), "r", intents(("c", "pay", {})))
-                await anyio.sleep(20)
+                await anyio.sleep(PATIENCE)
 
         with monkeypatch.context() as broken:
             broken.setattr(Answering, "answer", failing)
@@ -108,9 +108,9 @@ async def test_a_daemon_ends_where_the_server_ended_its_connection_for_good(tmp_
     async def revoked() -> None:
         async with gate(tmp_path) as live:
             await live.daemon.receiver.client._process_err("'User Authentication Revoked'")
-            await anyio.sleep(20)
+            await anyio.sleep(PATIENCE)
 
-    with pytest.raises(BaseExceptionGroup) as ended, anyio.fail_after(15):
+    with pytest.raises(BaseExceptionGroup) as ended, anyio.fail_after(2 * PATIENCE):
         await revoked()
     assert ended.group_contains(BusError, match="ended the connection for good: .*Revoked", depth=1)
 

@@ -61,15 +61,17 @@ def _bytes(path: Path) -> bytes:
 
 
 async def test_a_tail_torn_at_any_byte_leaves_what_was_acknowledged(tmp_path: Path) -> None:
+    """Every byte about the end of a record, and of what is between them every seventh."""
     database, wal, acknowledged = await torn(tmp_path / "log.db")
-    path = tmp_path / "torn.db"
-    for cut in range(len(wal) + 1):
+    path, hashes = tmp_path / "torn.db", [record.hash for record in chained("t", 4)]
+    ends = {end + near for end in (0, *acknowledged) for near in range(-40, 41)}
+    for cut in sorted({*range(0, len(wal), 7), *ends} & {*range(len(wal) + 1)}):
         path.write_bytes(database)
         path.with_name("torn.db-wal").write_bytes(wal[:cut])
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("pragma synchronous = off")  # what opens it here need not be durable
             found = connection.execute("select hash from records order by position").fetchall()
-        assert [h for (h,) in found] == [r.hash for r in chained("t", 4)][: sum(size <= cut for size in acknowledged)], cut
+        assert [h for (h,) in found] == hashes[: sum(size <= cut for size in acknowledged)], cut
     assert acknowledged[-1] == len(wal)
 
 

@@ -1,7 +1,6 @@
 """The other side of notices: an HTTP server and an SMTP server that can be told to fail."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from ports import own_port
 
 
 class Post(NamedTuple):
@@ -92,9 +93,7 @@ def mailbox(login: tuple[str, str] | None = None) -> Iterator[Mailbox]:
 
     auth: dict[str, Any] = {"authenticator": known, "auth_required": True, "auth_require_tls": False} if login else {}
     controller = Controller(made, hostname=made.host, port=0, **auth)
-    with socket.socket() as probe:  # the controller wants to know its port before it has one
-        probe.bind((made.host, 0))
-        made.port = controller.port = probe.getsockname()[1]
+    made.port = controller.port = own_port()  # the controller wants to know it before it listens
     controller.start()
     try:
         yield made
