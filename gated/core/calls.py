@@ -129,7 +129,7 @@ def recall(turn: Turn, asked: RecallRequested) -> None:
     if known is None:
         turn.refuse("ingress.id", f"the run knows no call `{asked.call}`", call=asked.call)
     else:
-        turn.replies.append(Repeat(asked.call, known.seq, known.state == "settled"))
+        turn.replies.append(Repeat(asked.call, known.seq, run.policy_at(known.seq), known.state == "settled"))
 
 
 # --- one call --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def judge(turn: Turn, plea: Plea) -> Judgement:
     known = run.known(plea.id)
     if known is not None:
         if known.args_sha256 == plea.args_sha256:
-            return Repeat(plea.id, known.seq, known.state == "settled")
+            return Repeat(plea.id, known.seq, run.policy_at(known.seq), known.state == "settled")
         return Refused("ingress.id_conflict", f"call `{plea.id}` is known with another tool or other arguments")
     return bounds(turn, plea) or judge_new(turn, plea)
 

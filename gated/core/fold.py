@@ -87,7 +87,9 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
         case Forgotten():
             return _forgotten(state, run_id, decision)
         case PolicyRebound():
-            return _bound(_with(state, run_id, policy=decision.policy), decision.policy)
+            run = state.runs[run_id]
+            before = (*run.bound_before, (seq, run.policy))
+            return _bound(_with(state, run_id, policy=decision.policy, bound_before=before), decision.policy)
         case DataErased():
             return replace(state, erased=state.erased.set(run_id, (*state.erased.get(run_id, ()), *decision.keys)))
         case _:

@@ -200,6 +200,11 @@ class RunState(Struct, frozen=True):
 
     embedding: Embedding | None = None  # of the task
     drift: int | None = None  # of the newest admitted call from it
+    bound_before: tuple[tuple[int, str], ...] = ()  # to which policies, each until before this record
+
+    def policy_at(self, seq: int) -> str:
+        """The policy that decided record `seq`."""
+        return next((policy for until, policy in self.bound_before if seq < until), self.policy)
 
     @property
     def failed(self) -> bool:

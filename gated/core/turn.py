@@ -42,13 +42,14 @@ from gated.events import (
 
 
 class Repeat(Struct, frozen=True):
-    """A known call asked again: the answer is the verdict in record `seq`, marked as replayed.
+    """A known call asked again: the answer is the verdict in record `seq`, under the policy of then, marked as replayed.
 
     `settled`: its outcome is in, so whoever asks must not run it again.
     """
 
     call: CallId
     seq: int
+    policy: str
     settled: bool = False
 
 

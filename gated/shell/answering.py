@@ -154,10 +154,10 @@ class Answering:
             decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
             said_so = self._revealed(decided)
             if isinstance(said_so, CallDecided):
-                message = wire.verdict(said_so, item.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
+                message = wire.verdict(said_so, reply.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
                 message = self._signed(message, said_so, item, stored.at)
             else:
-                message = wire.to_agent(said_so, item.policy, stored.seq, stored.at)
+                message = wire.to_agent(said_so, reply.policy, stored.seq, stored.at)
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at) or self._to_approvers(reply, item, said.at)
         if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
@@ -174,12 +174,14 @@ class Answering:
     async def _answer_again(self, item: Settled) -> bool:
         """An input that was handled before: its record's answers, word for word. False where it needed no record."""
         said = item.said
-        seq = (await self._threads.look(said.thread)).seq
+        state = await self._threads.look(said.thread)
+        run, seq = state.runs.get(said.run), state.seq
         while seq > 0:
             stored = await self._log.get(said.thread, seq)
             body = None if stored is None else unseal(stored)
             if stored is not None and body is not None and body.input == said.position:
-                await self._publish_record(item, stored, body.decisions)
+                then = item if run is None else item._replace(policy=run.policy_at(seq))
+                await self._publish_record(then, stored, body.decisions)
                 return True
             if body is not None and 0 < body.input < said.position:
                 return False

@@ -83,10 +83,10 @@ def test_a_recalled_call_gets_its_recorded_verdict_and_whether_it_has_its_outcom
     assert isinstance(opened, RunOpened)
     asked = RecallRequested(BY, CallId("c1"))
     again, answers = say(registry, state, asked)
-    assert (again, answers) == (state, [Repeat(CallId("c1"), 1)])
+    assert (again, answers) == (state, [Repeat(CallId("c1"), 1, policy.digest)])
     state, _ = say(registry, state, OutcomeReported(BY, CallId("c1"), "success"))
-    assert say(registry, state, asked)[1] == [Repeat(CallId("c1"), 1, settled=True)]
-    assert say(registry, state, call("T", 1))[1] == [Repeat(CallId("c1"), 1, settled=True)]
+    assert say(registry, state, asked)[1] == [Repeat(CallId("c1"), 1, policy.digest, settled=True)]
+    assert say(registry, state, call("T", 1))[1] == [Repeat(CallId("c1"), 1, policy.digest, settled=True)]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,24 @@ async def test_a_run_is_bound_to_a_policy_that_only_the_log_has(tmp_path: Path) 
     assert await decided(live.log)
 
 
+async def test_a_verdict_that_is_replayed_names_the_policy_that_made_it(tmp_path: Path) -> None:
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker, live.bus.user("operator", "local") as operator:
+        run = worker.run(run="r", resume=True)
+        first = [await run.check("read", {}, call=f"before{number}") for number in range(2)]
+        for text in (STRICTER, POLICY + "tools: {read: {cost_usd: 0.5}}\n"):
+            write_policy(tmp_path, text)
+            assert await live.daemon.reload() is True
+            assert await bind(operator, live.daemon.runs.registry.current.digest) is None
+            first += [await run.check("read", {}, call=f"after{len(first)}")]
+        again = [await run.resume(verdict) for verdict in first]
+        last = await run.check("read", {}, call="before0")
+    assert len({verdict.policy for verdict in first}) == 3
+    assert [(verdict.policy, verdict.decision, verdict.replayed) for verdict in again] == [
+        (verdict.policy, verdict.decision, True) for verdict in first
+    ]
+    assert last.policy == first[0].policy
+
+
 async def test_a_policy_that_is_gone_keeps_the_old_one(tmp_path: Path) -> None:
     async with gate(tmp_path) as live, live.bus.user("operator", "local") as operator:
         (tmp_path / "policy.yaml").unlink()
