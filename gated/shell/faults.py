@@ -9,14 +9,15 @@ import os
 import signal
 from typing import Final, Literal
 
-Point = Literal["received", "decided", "appended", "published", "acknowledged"]
+Point = Literal["received", "decided", "appended", "published", "acknowledged"]  # of an input's way through a daemon
+OfArchiving = Literal["archived", "copied", "cut", "replaced"]
 OfErasing = Literal["condemned", "destroyed"]
 
 _WANTED, _, _TIMES = os.environ.get("GATED_FAULT", "").partition(":")
 _passed: Final[list[str]] = []
 
 
-def point(name: Point | OfErasing) -> None:
+def point(name: Point | OfArchiving | OfErasing) -> None:
     """Pass a fault point."""
     if name == _WANTED:
         _passed.append(name)

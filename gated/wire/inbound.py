@@ -188,7 +188,7 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
         return _IN.decode(text)
     except strict_json.BadJson as error:
         raise Unreadable(f"ingress.{error.code}", str(error)) from error
-    except (msgspec.ValidationError, OverflowError) as error:
+    except (msgspec.MsgspecError, OverflowError) as error:
         raise _unfit(str(error)) from error
 
 

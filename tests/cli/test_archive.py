@@ -3,10 +3,15 @@
 import asyncio
 import errno
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import pytest
@@ -16,6 +21,7 @@ from gated.client import Gate
 from gated.core.state import ThreadState
 from gated.events import ThreadId
 from gated.shell.custody import Copies, open_custody
+from gated.shell.faults import OfArchiving
 from gated.shell.log import LogLocked
 from gated.shell.log import archive as archiving
 from gated.shell.log.archive import Archived, archive
@@ -167,6 +173,23 @@ def test_what_is_written_between_the_archive_and_the_new_file_is_not_lost(folder
     status, _, error = gated("log", "archive", log, target)
     assert (status, "was written to meanwhile" in error, target.exists()) == (2, True, False)
     assert json.loads(gated("verify", log, "--json")[1])["archived"] == 0
+
+
+@pytest.mark.parametrize("point", get_args(OfArchiving))
+def test_a_kill_leaves_the_old_log_or_the_new(folder: Path, point: str) -> None:
+    """Whatever the log says then, it and the archive hold every record; archiving again goes on from there."""
+    log, target = folder / "log.db", folder / "old.jsonl"
+    before = verified(log)
+    command = [sys.executable, "-m", "gated", "log", "archive", str(log), str(target)]
+    killed = subprocess.run(command, env={**os.environ, "GATED_FAULT": point}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    after = verified(log)
+    assert (after["root"], after["records"]) == (before["root"], before["records"])
+    assert (after["archived"] == 0) == (point != "replaced")
+    assert gated("verify", target)[0] == 0
+    target.unlink()
+    assert gated("log", "archive", log, target)[0] == 0
+    assert verified(log)["root"] == before["root"]
 
 
 def test_half_an_archive_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

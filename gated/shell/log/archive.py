@@ -23,6 +23,7 @@ from gated.core.chain import verify_records
 from gated.core.fold import fold
 from gated.core.state import ThreadState
 from gated.events import ThreadId, unseal
+from gated.shell import faults
 from gated.shell.log import LogDamaged, LogUnavailable
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.jsonl import export_lines, open_export
@@ -63,6 +64,7 @@ async def archive(path: Path, target: Path, before: int, sealing: Sealing | None
         await log.close()
     if not gone:
         return Archived(0, 0, await _count(path))
+    faults.point("archived")
     try:
         return await anyio.to_thread.run_sync(_renew, path, gone)
     except LogUnavailable:  # the log is as it was: an archive beside it would hold the same records again
@@ -129,10 +131,13 @@ def _renew(path: Path, gone: Mapping[ThreadId, ThreadState]) -> Archived:
     try:
         fresh.unlink(missing_ok=True)
         done = _write(path, fresh, gone)
+        faults.point("copied")
         _settle(path)
         for ending in ("-wal", "-shm"):  # nothing is in them any more
             path.with_name(path.name + ending).unlink(missing_ok=True)
+        faults.point("cut")
         fresh.replace(path)
+        faults.point("replaced")
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
