@@ -172,7 +172,8 @@ def _print(case: Case, explanation: Explanation, document: Document | None) -> N
     say(f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {escape(shown[:200])} of {escape(case.agent)}")
     recorded = explanation.recorded
     if recorded is not None and recorded.decision != verdict.decision:
-        say(f"[yellow]the log says {recorded.decision}[/]: {escape(recorded.reason or 'nothing stood against it')}")
+        approved = f"people approved it (ticket {recorded.ticket})" if recorded.ticket else "nothing stood against it"
+        say(f"[yellow]the log says {recorded.decision}[/]: {escape(recorded.reason or approved)}")
     _grid([row for report in explanation.stages for row in _stage_rows(report)])
     if explanation.ways:
         say("What would have allowed it, the smallest change first:")

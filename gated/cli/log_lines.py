@@ -10,6 +10,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from gated.cli.output import place_of
 from gated.events import Body, CallDecided, CallRefused, CallSettled, RunId, RunOpened, ThreadId
 from gated.units import rfc3339
 
@@ -80,7 +81,7 @@ class Selection:
 
 def rows(position: int, body: Body) -> Iterator[Row]:
     """A record as rows: one for each thing it decided that people ask about."""
-    head = (position, rfc3339(body.at)[:19], f"{body.thread}/{body.run}", body.seq, body.observation.by)
+    head = (position, rfc3339(body.at)[:19], place_of(body.thread, body.run), body.seq, body.observation.by)
     for decision in body.decisions:
         match decision:
             case CallDecided():

@@ -6,16 +6,20 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from operator import mul
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import anyio
 import msgspec
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from gated.errors import GatedError
 from gated.events import UnsealError
@@ -27,6 +31,7 @@ Keys = Annotated[
     Path | None, typer.Option(help="Folder of the log's keys, to read what was kept encrypted; default: where `gated` put it.")
 ]
 
+WHOLE: Final = ("at", "opened")  # columns that are never cut: half a time says nothing
 NO, CANNOT = 1, 2
 WIDEST = 10_000  # characters of a line
 
@@ -42,27 +47,68 @@ def say(text: str) -> None:
     console.print(text, highlight=False, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
 
 
+def say_beneath(head: str, text: str) -> None:
+    """A line of which the rest goes on beneath its text, not beneath its head, where it is broken."""
+    if not console.is_terminal:
+        say(f"{head}  {text}")
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    grid.add_row(head, text)
+    console.print(grid, highlight=False)
+
+
 def say_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that fits the terminal, or has a line a row by a pipe; what agents supplied is shown as text, never as markup."""
+    """A table with a line a row; where that is too wide for the terminal, the last column stands beneath each row.
+
+    What agents supplied is shown as text, never as markup.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        drawn.add_column(column, no_wrap=column in ("at", "opened"))  # half a time says nothing
-    for row in rows:
-        drawn.add_row(*(escape(str(cell)) for cell in row))
-    if console.is_terminal:
+        drawn.add_column(column)
+    for row in cells:
+        drawn.add_row(*map(escape, row))
+    wide = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
+    if not console.is_terminal:
+        Console(width=max(1, wide)).print(drawn)
+    elif wide <= console.width:
         console.print(drawn)
     else:
-        wide = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
-        Console(width=max(1, wide)).print(drawn)
+        _stacked(columns, cells)
+
+
+def _stacked(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [row[:-1] for row in (columns, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    spare = [0 if column in WHOLE else 1 for column in columns[:-1]]
+    while sum(widths) + 2 * len(widths) > console.width and max(map(mul, widths, spare)) > 1:
+        widest = max(range(len(widths)), key=lambda at: widths[at] * spare[at])
+        widths[widest] -= 1
+    for number, (line, beneath) in enumerate(zip(lines, ("", *(row[-1] for row in rows)), strict=True)):
+        shown = "  ".join(_cut(cell, width) for cell, width in zip(line, widths, strict=True))
+        console.print(Text(shown.rstrip(), style="" if number else "bold"), no_wrap=True)
+        if beneath:
+            console.print(Padding(Text(beneath, style="dim"), (0, 0, 0, 4)))
+
+
+def _cut(text: str, width: int) -> str:
+    return set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
 
 
 def some(number: int, what: str) -> str:
     """`1 record`, `2 records`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def place_of(thread: str, run: str) -> str:
+    """A run by its id, with that of its thread before it where they differ."""
+    return run if run == thread else f"{thread}/{run}"
 
 
 def moment(option: str, text: str | None) -> int | None:

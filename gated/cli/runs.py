@@ -11,14 +11,14 @@ from rich.markup import escape
 from gated.cli import timeline as timelines
 from gated.cli.can_i import can_i
 from gated.cli.help import group
-from gated.cli.output import NO, Json, LogPath, colour, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, LogPath, colour, fail, place_of, run_async, say, say_beneath, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.running import kill, start
 from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.state import ThreadState
-from gated.core.timeline import timeline
+from gated.core.timeline import answered, timeline
 from gated.events import (
     Body,
     CallDecided,
@@ -67,10 +67,10 @@ def ls(log: LogPath, json_: Json = False) -> None:
     if json_:
         say_json(views)
         return
-    columns = ("opened", "thread", "run", "agent", "status", "calls", "steps", "cost $", "task")
-    fields = ("opened_at", "thread", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
-    views = [{**view, "opened_at": view["opened_at"][:19]} for view in views]
-    table(columns, ([str(view[field] if view[field] is not None else "")[:40] for field in fields] for view in views))
+    columns = ("opened", "run", "agent", "status", "calls", "steps", "cost $", "task")
+    fields = ("opened_at", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
+    views = [{**view, "opened_at": view["opened_at"][:19], "run": place_of(view["thread"], view["run"])} for view in views]
+    table(columns, ([str(view[field] if view[field] is not None else "")[:200] for field in fields] for view in views))
 
 
 @app.command("show", epilog="Example: gated runs show .gated/log.db r1")
@@ -88,7 +88,7 @@ def show(
     _print_head(view)
     for body in mine:
         for line in _story(body):
-            say(f"  {rfc3339(body.at)[11:23]}  {line}")
+            say_beneath(f"  {rfc3339(body.at)[11:23]}", line)
     _print_state(view)
 
 
@@ -166,7 +166,7 @@ def _story(body: Body) -> list[str]:
             case TicketOpened():
                 lines.append(f"ticket {decision.ticket} opened until {rfc3339(decision.expires_at)[:19]}Z")
             case TicketAnswered():
-                lines.append(f"ticket {decision.ticket} {decision.answer.decision} by {decision.answer.by}: {decision.state}")
+                lines.append(f"ticket {decision.ticket} {answered(decision)}")
             case TicketClosed():
                 lines.append(f"ticket {decision.ticket} {decision.state}")
             case _:

@@ -115,7 +115,7 @@ def _told(decision: object, by: str) -> str:
         case TicketOpened():
             return f"ticket {decision.ticket} opened: " + "; ".join(ask.reason for ask in decision.asks)
         case TicketAnswered():
-            return f"ticket {decision.ticket} {decision.answer.decision} by {decision.answer.by}: {decision.state}"
+            return f"ticket {decision.ticket} {answered(decision)}"
         case TicketClosed():
             return f"ticket {decision.ticket} {decision.state}"
         case TicketNoted():
@@ -128,3 +128,10 @@ def _told(decision: object, by: str) -> str:
         case DataErased():
             return f"the data of {decision.subject} was erased by {by}"
     return ""
+
+
+def answered(said: TicketAnswered) -> str:
+    """A person's answer, in words."""
+    if said.state == "pending":
+        return f"approved by {said.answer.by}; others must answer too"
+    return f"{'edited' if said.state == 'superseded' else said.state} by {said.answer.by}"

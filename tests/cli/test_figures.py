@@ -125,7 +125,7 @@ def test_a_timeline(log: Path) -> None:
     assert "█" in lines["c3"]
     assert "error 1.5s" in lines["c3"]
     assert "█" not in lines["c4"]
-    assert "approve by ana: approved" in text
+    assert "approved by ana" in text
     assert "barrier resource" in text
 
 

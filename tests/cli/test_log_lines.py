@@ -1,11 +1,15 @@
 """Which records of a log are wanted: whose run, which call, which verdict, when."""
 
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cli.test_cli import gated, log
+from gated.cli import output
 from gated.cli.log_lines import Selection, Wanted
 from gated.events import (
     GENESIS,
@@ -70,3 +74,45 @@ def test_records_have_their_hash_and_lines_are_whole_by_a_pipe(log: Path) -> Non
     lines = gated("log", "ls", log, "--tool", "send_email", "--decision", "deny")[1].splitlines()
     assert [line.split()[5:8] for line in lines[1:]] == [["deny", "send_email", "dcbf.barrier"]]
     assert gated("log", "ls", log, "--until", "1970-01-01T00:00:01Z")[1].count("\n") == 2
+
+
+WHY = "dcbf.barrier: barriers would be left: privacy 0.1 -> -0.1 (at least 0)"
+
+
+def on_a_terminal(width: int, draw: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that are drawn on a terminal so wide."""
+    screen = io.StringIO()
+    monkeypatch.setattr(output, "console", Console(file=screen, width=width, force_terminal=True, color_system=None))
+    draw()
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def test_a_table_that_is_too_wide_has_its_last_column_beneath_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        (7, "2026-11-30T12:16:28", "a-thread-with-a-long-name-in-part", "deny", WHY),
+        (8, "-", "t", "allow", ""),
+    ]
+
+    def draw() -> None:
+        output.table(("position", "at", "thread", "decision", "why"), rows)
+
+    wide = on_a_terminal(200, draw, monkeypatch)
+    assert [line.split()[-1] for line in wide] == ["why", "0)", "allow"]
+    narrow = on_a_terminal(60, draw, monkeypatch)
+    assert max(map(len, narrow)) <= 60
+    assert narrow[0].split() == ["position", "at", "thread", "decision"]
+    assert narrow[1].split()[:2] == ["7", "2026-11-30T12:16:28"]
+    assert narrow[1].endswith("deny")
+    assert "…" in narrow[1]
+    assert " ".join(" ".join(narrow[2:-1]).split()) == WHY
+    assert all(line.startswith("    ") for line in narrow[2:-1])
+    assert narrow[-1].split() == ["8", "-", "t", "allow"]
+
+
+def test_a_long_line_goes_on_beneath_its_text_and_no_address_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = on_a_terminal(40, lambda: output.say_beneath("  12:16:28.320", WHY), monkeypatch)
+    assert [line[:16].strip() for line in story] == ["12:16:28.320", *[""] * (len(story) - 1)]
+    assert " ".join(line[16:] for line in story) == WHY
+    address = f"http://127.0.0.1:8420/setup/{'x' * 40}"
+    said = on_a_terminal(40, lambda: output.say(f"create the first user at {address}"), monkeypatch)
+    assert any(address in line for line in said)
