@@ -1,6 +1,8 @@
 """`scripts/bench --cluster`: workers on the JetStream log, and beside them a loop that only consumes, appends and publishes.
 
-The loop has the same consumers, the same pins and the same fenced appends; it decides nothing and keeps no state.
+The loop (`cluster_worker.py`) has the same consumers, the same pins and the same fenced appends, and its messages are as many
+and as large; it decides nothing and keeps no state. All are measured in turns, and the medians are told: the wall clock of a
+machine that others use says little, so each figure has the CPU time beside it that the processes took for a verdict.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nats
 
@@ -32,8 +35,8 @@ PASSWORD: Final = "bench"  # of a server on loopback that lives for a minute
 
 
 @contextmanager
-def bus(folder: Path) -> Iterator[str]:
-    """One server with JetStream on files."""
+def bus(folder: Path) -> Iterator[tuple[str, int]]:
+    """One server with JetStream on files: where it is, and its process."""
     users = users_block([User(role, name, PASSWORD) for role, name in USERS])
     (folder / "nats.conf").write_text(
         f'listen: "127.0.0.1:-1"\nports_file_dir: "{folder}"\nmax_payload: {2 * wire.MAX_PAYLOAD}\n'
@@ -45,15 +48,15 @@ def bus(folder: Path) -> Iterator[str]:
         ports = folder / f"nats-server_{server.pid}.ports"
         while not ports.exists() or not ports.read_text().endswith("}"):
             time.sleep(0.02)
-        yield json.loads(ports.read_text())["nats"][0]
+        yield json.loads(ports.read_text())["nats"][0], server.pid
     finally:
         server.terminate()
         server.wait(20)
 
 
 @contextmanager
-def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[None]:
-    """So many worker processes: gates, null gates, or loops that only pass on."""
+def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[list[int]]:
+    """So many worker processes: gates, null gates, or loops that only pass on. Gives their process ids."""
     running = []
     for number in range(count):
         command = [sys.executable, "-m", "benchmarks.cluster_worker", url, str(folder), f"w{number}", kind]
@@ -67,7 +70,7 @@ def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[None]:
             if worker.poll() is not None:
                 sys.exit("".join(path.read_text() for path in folder.glob("w*.out")))
     try:
-        yield
+        yield [worker.pid for worker in running]
     finally:
         for worker in running:
             assert worker.stdin is not None
@@ -75,8 +78,17 @@ def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[None]:
             worker.wait(30)
 
 
-async def closed_loop(url: str, runs: int, seconds: float, tag: str) -> list[float]:
-    """ms of every verdict; a second to let the partitions find their owners is left out."""
+def cpu_seconds(processes: Sequence[int]) -> float:
+    """The CPU time that processes have taken since their start (Linux)."""
+    spent = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13] for process in processes]
+    return sum(int(user) + int(system) for user, system in spent) / os.sysconf("SC_CLK_TCK")
+
+
+async def closed_loop(url: str, runs: int, seconds: float, tag: str, watched: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """What so many runs at once get; a second to let the partitions find their owners is left out.
+
+    `verdict_ms_p50`, `verdict_ms_p99`, `verdicts_per_s`, and of every group of processes the µs of CPU time a verdict.
+    """
     client = await nats.connect(url, user=login("agent", "a"), password=PASSWORD, inbox_prefix=inbox_prefix("agent", "a"))
     load = Load(client)
     await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
@@ -84,39 +96,57 @@ async def closed_loop(url: str, runs: int, seconds: float, tag: str) -> list[flo
     warm: list[float] = []
     await asyncio.gather(*(load.loop(f"{tag}w{n}", time.perf_counter() + 1.0, warm) for n in range(max(runs, 256))))
     spent: list[float] = []
-    until = time.perf_counter() + seconds
-    await asyncio.gather(*(load.loop(f"{tag}{n}", until, spent) for n in range(runs)))
+    before = {name: cpu_seconds(processes) for name, processes in watched.items()}
+    started = time.perf_counter()
+    await asyncio.gather(*(load.loop(f"{tag}{n}", started + seconds, spent) for n in range(runs)))
+    took = time.perf_counter() - started
+    cpu = {f"{name}_cpu_us": 1e6 * (cpu_seconds(each) - before[name]) / len(spent) for name, each in watched.items()}
     await client.close()
-    return spent
+    half, most = core.percentiles(spent)
+    return {"verdict_ms_p50": half, "verdict_ms_p99": most, "verdicts_per_s": len(spent) / took, **cpu}
 
 
-def measure(seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind, count in (("gate", 1), ("gate", 2), ("null", 1), ("pass", 1), ("pass", 2)):
-        with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
-            folder = Path(name)
-            (folder / "policy.yaml").write_text(core.PLAIN)
-            with bus(folder) as url, workers(folder, url, count, kind):
-                spent = asyncio.run(closed_loop(url, 1, seconds, "one"))
-                half, most = core.percentiles(spent)
-                many = len(asyncio.run(closed_loop(url, 256, seconds, "many"))) / seconds
-        found |= {
-            f"{kind}_{count}_verdict_ms_p50": half,
-            f"{kind}_{count}_verdict_ms_p99": most,
-            f"{kind}_{count}_verdicts_per_s_256": many,
-        }
-    found["share_of_pass_1"] = found["gate_1_verdicts_per_s_256"] / found["pass_1_verdicts_per_s_256"]
-    found["share_of_pass_2"] = found["gate_2_verdicts_per_s_256"] / found["pass_2_verdicts_per_s_256"]
-    found["two_against_one"] = found["gate_2_verdicts_per_s_256"] / found["gate_1_verdicts_per_s_256"]
-    return found
+def one_round(kind: str, count: int, seconds: float) -> dict[str, float]:
+    """So many workers of a kind, with a server of their own: one call in flight, then 256."""
+    with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
+        folder = Path(name)
+        (folder / "policy.yaml").write_text(core.PLAIN)
+        with bus(folder) as (url, server), workers(folder, url, count, kind) as running:
+            watched = {"worker": running, "server": [server], "load": [os.getpid()]}
+            alone = asyncio.run(closed_loop(url, 1, seconds, "one", {}))
+            many = asyncio.run(closed_loop(url, 256, seconds, "many", watched))
+    found = {key: alone[key] for key in ("verdict_ms_p50", "verdict_ms_p99")}
+    return found | {f"{key}_256": many[key] for key in many if not key.startswith("verdict_ms")}
+
+
+def measure(seconds: float, rounds: int) -> dict[str, float]:
+    kinds = [("gate", 1), ("pass", 1), ("gate", 2), ("pass", 2), ("null", 1)]
+    found: dict[tuple[str, int], list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind in kinds:
+            found[kind].append(one_round(*kind, seconds))
+    told = {
+        f"{kind}_{count}_{key}": statistics.median(each[key] for each in of)
+        for (kind, count), of in found.items()
+        for key in of[0]
+    }
+    for count in (1, 2):
+        pairs = list(zip(found["gate", count], found["pass", count], strict=True))
+        told[f"share_of_pass_{count}"] = statistics.median(g["verdicts_per_s_256"] / p["verdicts_per_s_256"] for g, p in pairs)
+        told[f"share_of_pass_{count}_by_cpu"] = statistics.median(
+            p["worker_cpu_us_256"] / g["worker_cpu_us_256"] for g, p in pairs
+        )
+    told["two_against_one"] = told["gate_2_verdicts_per_s_256"] / told["gate_1_verdicts_per_s_256"]
+    return told
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench --cluster", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each closed loop")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each closed loop")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured, in turns")
     told = parser.parse_args(arguments)
-    found = measure(told.seconds)
+    found = measure(told.seconds, told.rounds)
     if told.json:
         print(json.dumps(found))
         return

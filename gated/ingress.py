@@ -35,8 +35,8 @@ def wanted_from(data: object, position: int = 0) -> Wanted:
     call = data.get("id")
     if not is_id(call):
         return _refused(None, "id", f"calls[{position}].id must be {ID_WORDS}")
-    unknown = sorted(str(key) for key in data.keys() - _FIELDS)
-    if unknown:
+    if not data.keys() <= _FIELDS:
+        unknown = sorted(str(key) for key in data.keys() - _FIELDS)
         return _refused(call, "shape", f"calls[{position}] has unknown fields: {', '.join(unknown)[:200]}")
     return _fields(data, CallId(str(call)), position)
 

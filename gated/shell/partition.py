@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from gated import wire
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.events import DeadlineReached, RunId, ThreadId
@@ -29,7 +30,8 @@ from gated.shell.keyring import Keyring
 from gated.shell.log import LogConflict, LogError, LogLocked
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import JetStreamApi
-from gated.shell.log.jetstream_streams import GROUP, Names, Shape
+from gated.shell.log.jetstream_names import Names
+from gated.shell.log.jetstream_streams import GROUP, Shape
 from gated.shell.runs import Decide, Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
@@ -254,16 +256,16 @@ async def _first_of(*waits: Callable[[], Awaitable[Any]]) -> None:
 
 def take(runs: Runs, item: Input) -> None:
     """An input as the stream stores it: with its partition before its thread. Deadlines are inputs of the daemon itself."""
+    origin = wire.parse_stored_subject(item.subject, runs.outlet.prefix)
+    if origin is not None:
+        runs.hear(origin, item)
+        return
     tokens = item.subject.split(".")
-    if len(tokens) == 7 and tokens[5] != "timer":
+    due = _due(item.data) if len(tokens) == 7 and tokens[5] == "timer" else 0
+    if due and is_id(tokens[3]) and is_id(tokens[4]):
+        runs.say(Said(ThreadId(tokens[3]), RunId(tokens[4]), DeadlineReached(TIMER, due), item.at, item.position, item.ack, None))
+    else:  # which says what is wrong with it, in its sender's words
         runs.take(item._replace(subject=".".join(tokens[:2] + tokens[3:])))
-        return
-    due = _due(item.data) if len(tokens) == 7 else 0
-    if not due or not is_id(tokens[3]) or not is_id(tokens[4]):
-        runs.take(item)  # which says that this is outside the contract
-        return
-    said = Said(ThreadId(tokens[3]), RunId(tokens[4]), DeadlineReached(TIMER, due), item.at, item.position, item.ack, None)
-    runs.say(said)
 
 
 def _due(data: bytes) -> int:

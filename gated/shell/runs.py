@@ -11,14 +11,13 @@ is tried again for ever: until then no verdict leaves, the queue fills, and no m
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream
+from anyio.lowlevel import checkpoint
 
 from gated import wire
 from gated.core import decide as core
@@ -34,6 +33,7 @@ from gated.shell.answering import Answering
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
 from gated.shell.erasing import Subjects
+from gated.shell.handover import Bell, Handover
 from gated.shell.held import Held
 from gated.shell.keyring import Keyring
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
@@ -61,7 +61,7 @@ Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[c
 OVERLOADED: Final = "ingress.overloaded"
 OVERLOADED_WHY: Final = f"this agent has {CROWDED} messages waiting: nothing was decided, publish it again in a moment"
 
-T = TypeVar("T")
+P = ParamSpec("P")
 Made = TypeVar("Made")
 
 log = structlog.get_logger("gated.runs")
@@ -97,8 +97,7 @@ class Runs:
         self._decide = decide
         self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
-        self._arrived = anyio.Event()
-        self._overloaded = anyio.Event()
+        self._arrived, self._overloaded = Bell(), Bell()
         self._draining = False
         self._open_runs: OpenRuns | None = None  # counted from when a policy first caps them
         self.drained = anyio.Event()
@@ -112,29 +111,32 @@ class Runs:
 
     def take(self, item: Input) -> None:
         """An input off the bus. What is not of the contract's form has no run, and is refused without one."""
-        faults.point("received")
         origin = wire.parse_in_subject(item.subject, self.outlet.prefix)
         if origin is None:
             self.say(misaddressed.misaddressed(item, self.outlet.prefix))
             return
+        self.hear(origin, item)
+
+    def hear(self, origin: wire.Origin, item: Input) -> None:
+        """An input of which it is known who says it, and for which run."""
+        faults.point("received")
         limits = self.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
         said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
         if isinstance(observation, IntentsReceived | CanIAsked) and self._mailbox.crowded(_agent_of(said)):
             self._refused.append((said, observation))
-            self._overloaded.set()
+            self._overloaded.ring()
             return
         self.say(said)
 
     def say(self, said: Said) -> None:
         self._mailbox.put(said)
-        self._arrived.set()
+        self._arrived.ring()
 
     async def _refuse_overload(self) -> None:
         """Answer at once those who ask too much. Nothing is decided or recorded: the same message may be published again."""
         while True:
             await self._overloaded.wait()
-            self._overloaded = anyio.Event()
             refused, self._refused = self._refused, []
             for said, asked in refused:
                 await self.answering.refuse(said, asked, OVERLOADED, OVERLOADED_WHY)
@@ -146,20 +148,22 @@ class Runs:
 
     async def run(self) -> None:
         """Work until `drain`, then until everything that came in is settled."""
-        send, receive = anyio.create_memory_object_stream[Batch](QUEUE)
+        decided: Handover[Batch] = Handover(QUEUE)
         async with anyio.create_task_group() as tasks:
             self._asking = tasks
-            tasks.start_soon(self._commit_all, receive)
+            tasks.start_soon(self._commit_all, decided)
             timers = anyio.CancelScope()
             tasks.start_soon(self.timers.run, timers)
             refusing = anyio.CancelScope()
             tasks.start_soon(_within, refusing, self._refuse_overload)
-            async with send:
-                while (batch := await self._next_batch()) is not None:
-                    batch = await self._embedded(batch)
-                    settled = [item for said in batch if (item := await self._patiently(self._settle, said)) is not None]
-                    faults.point("decided")
-                    await send.send(Batch(settled, self.timers.changes()))
+            while (batch := await self._next_batch()) is not None:
+                batch = await self._embedded(batch)
+                settled = [item for said in batch if (item := await self._patiently(self._settle, said)) is not None]
+                faults.point("decided")
+                await decided.put(Batch(settled, self.timers.changes()))
+                if self._mailbox:
+                    await checkpoint()  # others are waiting too, not least for this batch
+            decided.close()
             timers.cancel()
             refusing.cancel()
         self.drained.set()
@@ -167,7 +171,7 @@ class Runs:
     def drain(self) -> None:
         """Take nothing more and finish what is here."""
         self._draining = True
-        self._arrived.set()
+        self._arrived.ring()
 
     async def _next_batch(self) -> list[Said] | None:
         while True:
@@ -176,7 +180,6 @@ class Runs:
                 break
             if self._draining and not self._held:
                 return None
-            self._arrived = anyio.Event()
             await self._arrived.wait()
         batch = self._mailbox.take(BATCH)
         self.health.waiting = len(self._mailbox)
@@ -197,7 +200,9 @@ class Runs:
             return misaddressed.settled(said)
         if self._held and self._held.follows(said.thread, said):
             return None
-        state = await self.threads.look(said.thread)
+        state = self.threads.states.get(said.thread)
+        if state is None:
+            state = await self.threads.look(said.thread)
         handled = 0 < said.position <= state.input
         observation = await self.threads.with_policy(said.observation)
         if asks_of_open_runs(self.registry, state, said.run, observation):
@@ -239,7 +244,7 @@ class Runs:
     async def _follow(self, said: Said, unfollowed: Sequence[Unfollowed]) -> None:
         observation = with_links(said.observation, await links_of(unfollowed))
         self._held.answered(said.thread, said._replace(observation=observation, looked=True))
-        self._arrived.set()
+        self._arrived.ring()
 
     def _ask(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
         """Set an input aside and ask the detectors about it. False: there is nobody to ask, or they were asked enough."""
@@ -268,7 +273,7 @@ class Runs:
         with scope:
             observation = await scorer.answered(said.observation, about, unscored)
         self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
-        self._arrived.set()
+        self._arrived.ring()
 
     async def _with_open_runs(self, state: ThreadState, observation: Observation) -> Observation:
         if self._open_runs is None:
@@ -280,22 +285,21 @@ class Runs:
 
     # --- committing --------------------------------------------------------------------------------------------------
 
-    async def _commit_all(self, receive: MemoryObjectReceiveStream[Batch]) -> None:
-        async with receive:
-            async for first in receive:
-                batch, dues = joined([first, *_ready(receive)])
-                await self._append([item.record for item in batch if item.record is not None], dues)
-                faults.point("appended")
-                for item in batch:
-                    await self._patiently(self.answering.answer, item)
-                    self._count(item)
-                for item in batch:
-                    if item.said.ack is not None:
-                        await self.outlet.acknowledge(item.said.ack)
-                faults.point("acknowledged")
-                changed = {item.said.thread for item in batch if item.record is not None}
-                await self.threads.settle_down(changed, self._is_busy)
-                self.health.threads = len(self.threads.states)
+    async def _commit_all(self, decided: Handover[Batch]) -> None:
+        while batches := await decided.take_all():
+            batch, dues = joined(batches)
+            await self._append([item.record for item in batch if item.record is not None], dues)
+            faults.point("appended")
+            for item in batch:
+                await self._patiently(self.answering.answer, item)
+                self._count(item)
+            for item in batch:
+                if item.said.ack is not None:
+                    await self.outlet.acknowledge(item.said.ack)
+            faults.point("acknowledged")
+            changed = {item.said.thread for item in batch if item.record is not None}
+            await self.threads.settle_down(changed, self._is_busy)
+            self.health.threads = len(self.threads.states)
 
     def _count(self, item: Settled) -> None:
         """What was durable and answered, for whoever watches the gate."""
@@ -315,11 +319,11 @@ class Runs:
                 await self._wait_for_log(error)
                 records = await self._missing(records)
 
-    async def _patiently(self, work: Callable[[T], Awaitable[Made]], item: T) -> Made:
+    async def _patiently(self, work: Callable[P, Awaitable[Made]], *given: P.args, **named: P.kwargs) -> Made:
         """Do what reads the log, however long that cannot be read."""
         while True:
             try:
-                return await work(item)
+                return await work(*given, **named)
             except LogUnavailable as error:
                 await self._wait_for_log(error)
 
@@ -380,13 +384,6 @@ class Runs:
             self.open_tickets.search_later(thread, run)
             armed += 1
         return armed
-
-
-def _ready(receive: MemoryObjectReceiveStream[Batch]) -> Iterator[Batch]:
-    """What queued meanwhile."""
-    with suppress(anyio.WouldBlock, anyio.EndOfStream):
-        while True:
-            yield receive.receive_nowait()
 
 
 def _agent_of(said: Said) -> str:

@@ -34,8 +34,9 @@ from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import open_api
+from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_reader import JetStreamReader
-from gated.shell.log.jetstream_streams import Names, SetupError, ensure_streams
+from gated.shell.log.jetstream_streams import SetupError, ensure_streams
 from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
 from gated.shell.metrics import Gauges

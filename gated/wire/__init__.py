@@ -59,6 +59,7 @@ from gated.wire.subjects import (
     out_subject,
     parse_bad_ids,
     parse_in_subject,
+    parse_stored_subject,
     reply_subject,
     tickets_subject,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "out_subject",
     "parse_bad_ids",
     "parse_in_subject",
+    "parse_stored_subject",
     "read",
     "record_event",
     "reply_subject",

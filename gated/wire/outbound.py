@@ -236,6 +236,8 @@ def to_approvers(
 
     `together` are the decisions of the same record.
     """
+    if not isinstance(decision, TicketOpened | TicketAnswered | TicketClosed | TicketNoted):
+        return None
     base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
@@ -251,7 +253,6 @@ def to_approvers(
         case TicketNoted():
             details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
             return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
-    return None
 
 
 def _in_short(decided: CallDecided) -> dict[str, Any]:

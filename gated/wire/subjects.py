@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gated import ingress
@@ -44,6 +45,10 @@ def events_subject(thread: ThreadId, run: RunId, prefix: str = PREFIX) -> str:
     return f"{prefix}.events.{thread}.{run}"
 
 
+KNOWN: Final = 4096  # subjects whose meaning is remembered: a run speaks on one
+
+
+@lru_cache(maxsize=KNOWN)
 def parse_in_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
     """What an input's subject says, or None where it is not of the contract's form."""
     found = _parts(subject, prefix)
@@ -67,3 +72,10 @@ def _parts(subject: str, prefix: str) -> Origin | None:
     if role not in ROLES or not ingress.is_id(name):
         return None
     return Origin(ThreadId(thread), RunId(run), Sender(role, name))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=KNOWN)
+def parse_stored_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
+    """The same for an input as a stream of partitions stores it, with the partition before the thread."""
+    parts = subject.split(".")
+    return parse_in_subject(".".join(parts[:2] + parts[3:]), prefix) if len(parts) == 7 else None

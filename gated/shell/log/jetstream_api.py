@@ -116,13 +116,14 @@ class JetStreamApi:
             raise LogUnavailable(f"cannot reach the log: {str(error) or type(error).__name__}") from error
 
     async def _in_time(self, answer: asyncio.Future[Any], what: str, seconds: float | None = None) -> Any:
+        """What a question is answered. Raises `LogUnavailable` where that takes too long, or the connection is lost."""
         self._waiting.add(answer)
         patience = seconds or ACK_SECONDS
+        timer = answer.get_loop().call_later(patience, _too_late, answer, f"no answer to {what} within {patience:g}s")
         try:
-            return await asyncio.wait_for(answer, patience)
-        except TimeoutError:
-            raise LogUnavailable(f"no answer to {what} within {patience:g}s") from None
+            return await answer
         finally:
+            timer.cancel()
             self._waiting.discard(answer)
 
     def interrupt(self) -> None:
@@ -235,6 +236,11 @@ class JetStreamApi:
             heard = await self._in_time(answer, "an append")
         end = _stored_at(heard)
         return list(range(end - len(messages) + 1, end + 1))
+
+
+def _too_late(answer: asyncio.Future[Any], why: str) -> None:
+    if not answer.done():
+        answer.set_exception(LogUnavailable(why))
 
 
 def _spent(answers: asyncio.Future[None]) -> None:

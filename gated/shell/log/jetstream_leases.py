@@ -15,8 +15,8 @@ import msgspec
 
 from gated.shell.log import LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, Stored
+from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_reader import BEHIND, PATIENCE
-from gated.shell.log.jetstream_streams import Names
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"

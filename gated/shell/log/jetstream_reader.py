@@ -20,7 +20,7 @@ from gated.core.chain import COLUMNS, CheckpointNote
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogDamaged, LogUnavailable, Positioned
 from gated.shell.log.jetstream_api import JetStreamApi, Stored, Truncated
-from gated.shell.log.jetstream_streams import Names, partition_of
+from gated.shell.log.jetstream_names import Names, partition_of
 
 FETCH: Final = 512
 CHUNK: Final = 1000  # subjects of one question for last messages
@@ -64,9 +64,10 @@ class JetStreamReader:
         self._check_open()
         subject = self.subject(thread)
         found = (await self.api.last_of(self.names.log, [subject])).get(subject)
-        return None if found is None else await self._head(found)
+        return None if found is None else await self.head_in(found)
 
-    async def _head(self, found: Stored) -> Head:
+    async def head_in(self, found: Stored) -> Head:
+        """What a thread's last message says of its end."""
         record = await self._record(found)
         self._remember(record.thread, record.seq, found.place)
         return Head(record.seq, record.hash, found.place)
@@ -226,11 +227,22 @@ class JetStreamReader:
     # --- threads, policies, snapshots, checkpoints -------------------------------------------------------------------
 
     async def heads(self) -> dict[ThreadId, tuple[int, str]]:
+        return await self._ends()
+
+    async def _ends(self, until: Stored | None = None) -> dict[ThreadId, tuple[int, str]]:
         found: dict[ThreadId, tuple[int, str]] = {}
-        async for last in self._last_of_all(self.names.log, self.names.record("*", "*")):
-            head = await self._head(last)
+        async for last in self._last_of_all(self.names.log, self.names.record("*", "*"), until):
+            head = await self.head_in(last)
             found[ThreadId(last.subject.rpartition(".")[2])] = (head.seq, head.hash)
         return dict(sorted(found.items()))
+
+    async def heads_at(self, position: int) -> tuple[Record, dict[ThreadId, tuple[int, str]]]:
+        """The record at a position, and the last record of every thread as they were then, sorted by thread."""
+        place = await self._place_at(position - 1, 2**63)
+        async for at, found in self._on(place, position - 1, 2**63):
+            until = Stored(at, self.subject(found.record.thread), {}, b"")
+            return found.record, await self._ends(until)
+        raise LogUnavailable("the log has no record to seal")
 
     async def threads(self) -> AsyncIterator[ThreadId]:
         for thread in sorted(

@@ -16,16 +16,9 @@ from gated.shell.log import LogConflict, LogDamaged, LogError, LogLocked, LogUna
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import Outgoing, Refused, open_api
 from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
+from gated.shell.log.jetstream_names import Names, partition_of
 from gated.shell.log.jetstream_reader import HASH
-from gated.shell.log.jetstream_streams import (
-    META,
-    Names,
-    SetupError,
-    ensure_streams,
-    partition_of,
-    wanted_consumer,
-    wanted_streams,
-)
+from gated.shell.log.jetstream_streams import META, SetupError, ensure_streams, wanted_consumer, wanted_streams
 from shell.log.backends import JetStreamBackend, all_of, chained, intact
 
 T, U = ThreadId("t"), ThreadId("u")
@@ -44,7 +37,7 @@ def following(records: list[Record], count: int = 1, text: str = "more") -> list
 
 async def raw(log: JetStreamLog, record: Record, headers: dict[str, str]) -> int:
     """Store a record by hand."""
-    return await log.api.store(log._out(log.subject(record.thread), record.body, {HASH: record.hash, **headers}))
+    return await log.api.store(log.messages.of(log.subject(record.thread), record.body, {HASH: record.hash, **headers}))
 
 
 # --- who writes ------------------------------------------------------------------------------------------------------
@@ -251,7 +244,7 @@ async def test_a_snapshot_is_whole_or_none(cluster: JetStreamBackend) -> None:
     assert await log.load_snapshot(T) == (2, large)
     assert [r.seq async for r in log.read(T, 2)] == [3]
     subject = log.names.snapshot(partition_of(T, 4), T, 1)
-    await log.api.store(log._out(subject, b"of another", {"Gated-SHA256": "0" * 64}))
+    await log.api.store(log.messages.of(subject, b"of another", {"Gated-SHA256": "0" * 64}))
     assert await log.load_snapshot(T) is None
     await log.save_snapshot(T, 3, b"small")
     assert await log.load_snapshot(T) == (3, b"small")
