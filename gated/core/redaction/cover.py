@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from gated.core.order import fields
 from gated.core.order.templates import MAX_RENDERED, escape_text
-from gated.core.redaction.redactor import Redactor, Taken, Where, mark, place
+from gated.core.redaction.redactor import MANY, MOST, Redactor, Taken, Where, mark, place
+from gated.core.redaction.rules import Limit
 from gated.core.redaction.vault import Vault
 from gated.events import (
     AbortRequested,
@@ -40,7 +41,6 @@ from gated.events import (
 
 MACHINE_KEY: Final = "<machine key>"
 QUOTED: Final = 1000  # characters of a redacted value that a text made of it may hold
-MANY: Final = 1000  # redacted values beyond which a text made of them is not searched but left out
 _PLAIN: Final = re.compile(r"[A-Za-z0-9@.+_:/=-]*")
 SHORTEST: Final = 4  # characters of a redacted value that are looked for in the texts made of it
 
@@ -64,6 +64,7 @@ class Cover:
     def __init__(self, redactor: Redactor, vault: Vault) -> None:
         self._redactor, self._vault = redactor, vault
         self.places: list[str] = []
+        self._limit = Limit()
         self._known: list[tuple[Any, str | None, Any]] = []
         self._taken: list[Taken] = []  # whose spellings are not among the terms yet
         self._terms: dict[str, str] = {}  # text that must not be written -> what found it
@@ -75,11 +76,11 @@ class Cover:
         for known, of, made in self._known:
             if known is value and of == tool:
                 return made
-        made, taken = self._redactor.redact(value, tool, self._vault, where)
+        made, taken = self._redactor.redact(value, tool, self._vault, where, self._limit)
         if taken:
             self._known.append((value, tool, made))
         self._taken += taken
-        self.places += [place(item.where) for item in taken if where]
+        self.places += [place(item.where) for item in taken if where] if len(taken) <= MOST else [place(where)]
         return made
 
     def _spellings(self) -> dict[str, str]:
@@ -113,8 +114,8 @@ class Cover:
     # --- texts made of values ----------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        if len(self._taken) + len(self._terms) > MANY:
-            return mark("many", text, self._vault)
+        if len(self._taken) + len(self._terms) > MOST:
+            return mark(MANY, text, self._vault)
         terms = self._spellings()
         found = sorted((term for term in terms if term in text), key=len, reverse=True)
         if found:  # in one pass, so that no mark is taken for a term

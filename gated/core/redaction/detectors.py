@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
-from unicodedata import normalize
-from urllib.parse import unquote
 
 import re2
 
 from gated.core.redaction import personal, secrets
+from gated.core.redaction.forms import forms
 from gated.core.redaction.rules import Limit, Rule
 
 DetectorName = Literal["secrets", "email", "card", "ssn", "iban", "phone"]
 
 MEMORY: Final = 32 << 20  # bytes that the automaton of all rules may take
+LONG: Final = 16_384  # characters
 KEYS: Final = 20_000  # keys of machines whose answer is remembered: they come again and again
 
 
@@ -56,14 +56,19 @@ class Finder:
         self.suspects_key = lru_cache(KEYS)(self.suspects)
 
     def suspects(self, text: str) -> bool:
-        """Whether a rule may match somewhere in a text, or (`secrets`) a line of it names a secret. Never a false no."""
+        """Whether a rule may match somewhere in a text, or (`secrets`) a line of it names a secret. Never a false no.
+
+        A text that is long in other ways than by plain characters is suspect: it is looked at once, not twice.
+        """
         if text.isascii() and "%" not in text:
             return self.active and self._match(text) is not None
-        return self.active and any(self._match(form) for form in forms(text))
+        return self.active and (len(text) > LONG or any(self._match(form) for form in forms(text)))
 
     def kind_of(self, text: str, limit: Limit | None = None) -> str | None:
         """The detector that finds something in a text, in whatever of its forms. `limit` is shared by the texts of a message."""
         limit = limit or Limit()
+        if "%" in text and not limit.may_unescape(text):
+            return self._rules[0].kind if self._rules else None
         for form in forms(text):
             found = self._first(form, limit)
             if found is not None:
@@ -72,7 +77,7 @@ class Finder:
 
     def _first(self, form: str, limit: Limit) -> str | None:
         hits = [i for i in sorted(self._match(form) or ()) if i != self._name_rule]
-        return next((self._rules[i].kind for i in hits if any(True for _ in _spans(self._rules[i], form, limit))), None)
+        return next((self._rules[i].kind for i in hits if _holds(self._rules[i], form, limit)), None)
 
     def spans(self, text: str) -> list[Span]:
         """What is found in a text as it is written, in order, none inside another."""
@@ -113,20 +118,12 @@ def _compile(kind: str, rule: Rule) -> _Compiled:
     return _Compiled(kind, re2.compile(rule.regex, _options()).finditer, rule.check)
 
 
+def _holds(rule: _Compiled, text: str, limit: Limit) -> bool:
+    """Whether a rule that matches somewhere in a text finds something there."""
+    return rule.check is None or not limit.may_search() or any(True for _ in _spans(rule, text, limit))
+
+
 def _spans(rule: _Compiled, text: str, limit: Limit) -> Iterator[Span]:
     for match in rule.search(text):
         if rule.check is None or rule.check(match.group(), limit):
             yield Span(match.start(), match.end(), rule.kind)
-
-
-_INVISIBLE: Final = dict.fromkeys([0x00AD, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F), 0x2060, 0xFEFF])
-
-
-def forms(text: str) -> list[str]:
-    """A text as it is and, where that differs, without percent-escapes, and with compatibility characters made plain."""
-    found = [text if text.isascii() else text.encode(errors="replace").decode()]
-    if "%" in text:
-        found.append(unquote(text))
-    if not text.isascii():
-        found.append(normalize("NFKC", found[0].translate(_INVISIBLE)))
-    return found

@@ -20,6 +20,8 @@ from gated.core.redaction.vault import SHOWN, Vault
 from gated.ingress import END
 
 FIELD: Final = "field"
+MANY: Final = "many"  # what stands for a whole of which too much would have to be taken out
+MOST: Final = 1000  # values that are taken out of one
 KEY: Final = "<key>"
 LONG_NUMBER: Final = 10**8  # a number below cannot be a card's or a person's
 
@@ -83,16 +85,24 @@ class Redactor:
             return False
         return bool(self._fields) or self.finder.suspects(_lines(value))
 
-    def redact(self, value: Any, tool: str | None, vault: Vault, where: Where = ()) -> tuple[Any, list[Taken]]:
-        """The value without what must not be written, and what was taken out of it. The value itself where that is nothing."""
+    def redact(
+        self, value: Any, tool: str | None, vault: Vault, where: Where = (), limit: Limit | None = None
+    ) -> tuple[Any, list[Taken]]:
+        """The value without what must not be written, and what was taken out of it. The value itself where that is nothing.
+
+        Where that is more than `MOST` values, the whole is taken out. `limit` is shared by the values of a message.
+        """
         taken: list[Taken] = []
-        made = self._redact(value, where, tool, _Work(vault, taken, Limit()))
+        try:
+            made = self._redact(value, where, tool, _Work(vault, taken, limit or Limit()))
+        except _TooMuch:
+            return {"redacted": MANY, "sha256": vault.digest(value)}, taken
         return (made, taken) if taken else (value, taken)
 
     def _redact(self, value: Any, where: Where, tool: str | None, work: _Work) -> Any:
         kind = self._kind(value, where, tool, work.limit)
         if kind is not None:
-            work.taken.append(Taken(where, kind, value))
+            work.take(Taken(where, kind, value))
             return {"redacted": kind, "sha256": work.vault.digest(value)}
         if isinstance(value, dict):
             written = {self._key(key, where, work): item for key, item in value.items()}
@@ -114,7 +124,7 @@ class Redactor:
         kind = self.finder.kind_of(key, work.limit) if self.finder.active else None
         if kind is None:
             return key
-        work.taken.append(Taken((*where, KEY), kind, key))
+        work.take(Taken((*where, KEY), kind, key))
         return mark(kind, key, work.vault)
 
     def text(self, text: str, vault: Vault) -> str:
@@ -136,12 +146,21 @@ class Redactor:
         return mark(FIELD, key, vault) if machine in self._keyed else self.text(key, vault)
 
 
+class _TooMuch(Exception):
+    """More is to be taken out of a value than is worth doing piece by piece."""
+
+
 class _Work(NamedTuple):
     """One value being redacted."""
 
     vault: Vault
     taken: list[Taken]
     limit: Limit
+
+    def take(self, item: Taken) -> None:
+        self.taken.append(item)
+        if len(self.taken) > MOST:
+            raise _TooMuch
 
 
 class Taken(NamedTuple):

@@ -9,7 +9,6 @@ the key of its subject instead (`subjects`).
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from collections.abc import Mapping
 from copy import copy
@@ -61,7 +60,7 @@ class Vault:
 
     def digest(self, value: Any) -> str:
         """Hex digest of decoded JSON."""
-        return hmac.new(self._digests, canonical.encode(value), hashlib.sha256).hexdigest()
+        return hmac.digest(self._digests, canonical.encode(value), "sha256").hex()
 
     def args_digest(self, tool: str, args: Mapping[str, Any]) -> str:
         """What stands for a call whose arguments are redacted."""

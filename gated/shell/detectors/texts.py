@@ -10,8 +10,9 @@ import base64
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-from unicodedata import normalize
 from urllib.parse import unquote
+
+from gated.core.redaction.forms import compatible
 
 DEPTH: Final = 3  # of codings inside one another
 SHORTEST: Final = 8  # characters of a text that are worth decoding
@@ -52,7 +53,7 @@ def leaves(value: Any, *, keys: bool = True) -> Iterator[str]:
 
 def plain(text: str) -> str:
     """Letters and digits alone, case folded: what is left of a text however it is spaced and punctuated."""
-    return "".join(filter(str.isalnum, normalize("NFKC", text).casefold()))
+    return "".join(filter(str.isalnum, compatible(text).casefold()))
 
 
 def forms(value: Any, limit: int) -> list[Form]:
