@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,8 @@ def explain_call(
 
 def _compile(data: Any) -> Policy:
     """An edited policy, with the functions that are installed here."""
-    return load_stored(canonical.encode(data), "edited", lenient=True)
+    text = canonical.encode(data)
+    return load_stored(text, hashlib.sha256(text).hexdigest(), lenient=True)
 
 
 def _wanted(tool: str, args: str, cost: float | None, scores: Sequence[str]) -> Wanted:
