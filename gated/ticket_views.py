@@ -66,9 +66,9 @@ def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) 
     )
 
 
-def line_view(line: OpenTicket) -> dict[str, Any]:
+def line_view(line: OpenTicket, state: str) -> dict[str, Any]:
     """The same as a plain mapping, with what every ticket has by name."""
-    return {"id": line.ticket, **to_builtins(line), "rules": [rule_view(rule) for rule in line.rules], "state": "pending"}
+    return {"id": line.ticket, **to_builtins(line), "rules": [rule_view(rule) for rule in line.rules], "state": state}
 
 
 def ticket_views(state: ThreadState) -> list[dict[str, Any]]:

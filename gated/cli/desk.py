@@ -92,9 +92,9 @@ class Desk:
         waiting = next((item for item in run["waiting"] if item["ticket"] == ticket), None)
         return None if waiting is None else {**line, "calls": waiting["calls"], "task": run["task"], "history": run["counts"]}
 
-    async def line(self, ticket: str) -> Line | None:
-        """One open ticket as lists show it."""
-        page = await self.ask("tickets.show", tickets=[ticket])
+    async def line(self, ticket: str, *, closed: bool = False) -> Line | None:
+        """One open ticket as lists show it; with `closed`, also one that has closed lately."""
+        page = await self.ask("tickets.show", tickets=[ticket], closed=closed)
         return _readable(page["tickets"][0]) if page["tickets"] else None
 
     async def run(self, thread: str, run: str) -> dict[str, Any]:

@@ -103,6 +103,12 @@ def whole(line: Line) -> list[str]:
     return lines
 
 
+def ended(line: Line) -> str:
+    """How a ticket that is no longer open ended, and by whom."""
+    answers = ", ".join(f"{answer['decision']} by {answer['by']} at {_second(answer['at'])}" for answer in line["answers"])
+    return f"ticket `{line['ticket']}` is {line['state']}: {answers or 'nobody answered'}"
+
+
 def who(line: Line) -> str:
     """Who may answer, in words."""
     return "; ".join(dict.fromkeys(_rule(rule, escalated=line["escalated"]) for rule in line["rules"]))

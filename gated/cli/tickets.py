@@ -164,13 +164,14 @@ def watch(
 async def _find(desk: Desk, ticket: str) -> Line:
     found = await desk.ticket(ticket)
     if found is None:
-        raise DeskError(f"no ticket `{ticket}` is open")
+        over = await desk.line(ticket, closed=True)
+        raise DeskError(f"no ticket `{ticket}` is open" if over is None else ticket_text.ended(over))
     return found
 
 
 def _answer(where: Whereabouts, ticket: str, decision: str, more: dict[str, Any], *, json_: bool) -> None:
     async def work(desk: Desk) -> dict[str, Any]:
-        line = await desk.line(ticket)
+        line = await desk.line(ticket, closed=True)  # whoever is late hears from the gate who was first
         if line is None:
             raise DeskError(f"no ticket `{ticket}` is open")
         return await desk.resolve(line, decision, **more)

@@ -24,9 +24,8 @@ from gated.core.foresee import remaining
 from gated.core.links import with_links
 from gated.core.turn import Turn
 from gated.errors import GatedError
-from gated.events import CanIAsked, Record, RunId, Sender, ThreadId
+from gated.events import CanIAsked, Record, RunId, Sender, ThreadId, TicketId
 from gated.shell.log import LogError
-from gated.shell.open_tickets import pending
 from gated.shell.paths import links_of
 from gated.shell.runs import Runs
 from gated.ticket_views import line_view, open_ticket, ticket_views
@@ -120,11 +119,12 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return {"tickets": found.items, "after": after, "complete": not found.full and searched}
 
     async def tickets_show(asked: dict[str, Any]) -> Any:
-        """The lines of the tickets that are named and open."""
+        """The lines of the tickets that are named and open; with `closed`, also of those that closed lately."""
         names = asked.get("tickets")
         if not isinstance(names, list) or len(names) > PAGE_ITEMS:
             raise ApiError(f"the request wants `tickets`, a list of at most {PAGE_ITEMS} ids")
-        lines = [await _line(runs, str(name)) for name in names]
+        closed = asked.get("closed") is True
+        lines = [await _line(runs, str(name), closed=closed) for name in names]
         return {"tickets": [line for line in lines if line is not None]}
 
     async def log_head(_: dict[str, Any]) -> Any:
@@ -180,13 +180,15 @@ class _Page:
         return not self.full
 
 
-async def _line(runs: Runs, ticket_id: str) -> dict[str, Any] | None:
-    place = runs.open_tickets.find(ticket_id)
+async def _line(runs: Runs, ticket_id: str, *, closed: bool = False) -> dict[str, Any] | None:
+    place = runs.open_tickets.find(ticket_id, closed=closed)
     if place is None:
         return None
-    state = await runs.look(place.thread)
-    found = next((ticket for ticket in pending(state, place.run) if ticket.id == ticket_id), None)
-    return None if found is None else line_view(open_ticket(place.thread, place.run, state.runs[place.run], found))
+    run = (await runs.look(place.thread)).runs.get(place.run)
+    found = None if run is None else run.tickets.get(TicketId(ticket_id))
+    if run is None or found is None or (found.state != "pending" and not closed):
+        return None
+    return line_view(open_ticket(place.thread, place.run, run, found), found.state)
 
 
 def _stored(record: Record) -> dict[str, Any]:

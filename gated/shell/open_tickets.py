@@ -7,10 +7,10 @@ what is listed here and is not open there is passed over.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -18,6 +18,8 @@ from gated.core.state import ThreadState
 from gated.core.tickets import Ticket
 from gated.events import RunId, ThreadId
 from gated.wire import TicketMessage
+
+CLOSED: Final = 2000  # tickets whose place is known after their end
 
 Look = Callable[[ThreadId], Awaitable[ThreadState]]
 
@@ -35,6 +37,7 @@ class OpenTickets:
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
+        self._closed: OrderedDict[str, Place] = OrderedDict()
         self._numbers = count(1)
         self._unsearched: deque[tuple[ThreadId, RunId]] = deque()
         self._whole = anyio.Event()
@@ -55,8 +58,10 @@ class OpenTickets:
         """What was published of a ticket's life."""
         if said.event == "opened":
             self._add(said.ticket, ThreadId(said.thread), RunId(said.run))
-        elif said.state != "pending":
-            self._places.pop(said.ticket, None)
+        elif said.state != "pending" and (place := self._places.pop(said.ticket, None)) is not None:
+            self._closed[said.ticket] = place
+            while len(self._closed) > CLOSED:
+                self._closed.popitem(last=False)
 
     def search_later(self, thread: ThreadId, run: RunId) -> None:
         """A run that may have open tickets since before the start."""
@@ -77,8 +82,9 @@ class OpenTickets:
         if ticket not in self._places:
             self._places[ticket] = Place(next(self._numbers), thread, run)
 
-    def find(self, ticket: str) -> Place | None:
-        return self._places.get(ticket)
+    def find(self, ticket: str, *, closed: bool = False) -> Place | None:
+        """Where an open ticket is, or with `closed` one that has closed lately: whoever is late is told who was first."""
+        return self._places.get(ticket) or (self._closed.get(ticket) if closed else None)
 
     def after(self, number: int) -> Iterator[tuple[str, Place]]:
         """The open tickets that were found after one of them, in that order."""

@@ -77,7 +77,11 @@ def test_answering(tmp_path: Path) -> None:
         assert (status, "approvals.remember: `refund" in error) == (1, True)
         status, text, _ = tickets(tmp_path, "approve", ids[4], "--remember", "Refund", "--json")
         assert (status, json.loads(text)["code"]) == (1, "approvals.remember")
-        assert tickets(tmp_path, "approve", ids[0], "--as", "bob")[0] == 1
+        status, _, error = tickets(tmp_path, "reject", ids[0], "--as", "ana")
+        assert (status, "approvals.already_decided: " in error, "approve by bob at 20" in error) == (1, True, True)
+        status, _, error = tickets(tmp_path, "show", ids[1])
+        assert (status, "is rejected: reject by bob at 20" in error) == (1, True)
+        assert tickets(tmp_path, "approve", "t404", "--as", "bob")[0] == 1
         assert tickets(tmp_path, "approve", ids[4], "--args", "{")[0] == 2
         status, _, error = tickets(tmp_path, "ls", "--as", "eve")
         assert (status, "it knows ana, bob" in error) == (2, True)
