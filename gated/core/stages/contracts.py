@@ -56,10 +56,18 @@ class Contract(Struct, frozen=True):
     ensure: Expression | None
 
 
+class AtOnce(Struct, frozen=True):
+    """Where `all_hold` is true, so is every precondition of the tool but those of the `others`: half of what an evaluation
+    costs does not depend on what is evaluated. Where it is anything else, each says by itself what is wrong."""
+
+    all_hold: Expression
+    others: tuple[Contract, ...]
+
+
 class ContractSet:
     """Contracts, found by tool name."""
 
-    __slots__ = ("_anywhere", "_by_tool", "all", "any", "recent")
+    __slots__ = ("_anywhere", "_at_once", "_by_tool", "all", "any", "recent")
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.all = tuple(contracts)
@@ -71,6 +79,11 @@ class ContractSet:
         self._by_tool = {
             name: tuple(c for c in contracts if c.on.exact_tool is None or c.on.exact_tool.casefold() == name) for name in names
         }
+        self._at_once = {name: _at_once(name, about) for name, about in self._by_tool.items()}
+
+    def at_once(self, tool: str) -> AtOnce | None:
+        """The preconditions of the tool that one evaluation clears; None: each is evaluated by itself."""
+        return self._at_once.get(tool.casefold())
 
     def about(self, tool: str) -> tuple[Contract, ...]:
         return self._by_tool.get(tool.casefold(), self._anywhere)
@@ -97,6 +110,18 @@ def compile_contracts(entries: Sequence[ContractEntry]) -> ContractSet:
     return ContractSet(tuple(found.values()))
 
 
+def _at_once(tool: str, about: Sequence[Contract]) -> AtOnce | None:
+    joined = [c for c in about if c.require is not None and not c.on.needs_args and c.on.matches_wide_name(tool)]
+    if len(joined) < 2:
+        return None
+    text = " && ".join(f"({c.require.text}\n)" for c in joined if c.require is not None)  # a comment ends with its line
+    try:
+        expression = compile_expression(text, CALL_NAMES)
+    except ExpressionError:  # together they are too long or too deep
+        return None
+    return None if expression.doubt else AtOnce(expression, tuple(c for c in about if c not in joined))
+
+
 def _refuse_idle(entry: ContractEntry, position: int) -> None:
     """A setting that cannot have an effect is a mistake."""
     if entry.require is None and entry.ensure is None:
@@ -117,7 +142,8 @@ def _expression(text: str | None, names: Any, position: int, field: str) -> Expr
 def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
     """Preconditions: what does not hold, or cannot be evaluated."""
     found: list[Finding] = []
-    for contract in rules.about(call.tool):
+    at_once = rules.at_once(call.tool)
+    for contract in at_once.others if at_once is not None and _clears(at_once, view, call) else rules.about(call.tool):
         require = contract.require
         if require is None or not contract.on.matches_wide(call.tool, call.args):
             continue
@@ -129,6 +155,13 @@ def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
             reason = f"contract `{contract.entry.name}` cannot be evaluated: {error}"
             found.append(_finding(contract, "deny", "contracts.error", reason))
     return tuple(found)
+
+
+def _clears(at_once: AtOnce, view: View, call: Call) -> bool:
+    try:
+        return at_once.all_hold.evaluate(values(at_once.all_hold, view, call.tool, call.args)) is True
+    except EvaluationError:
+        return False
 
 
 def ensure(

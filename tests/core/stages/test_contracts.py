@@ -117,20 +117,48 @@ def test_all_findings_come_in_the_order_of_the_file() -> None:
 
 
 def test_only_contracts_about_the_tool_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 contracts of which two apply cost two."""
-    contracts = rules(*({"on": f"tool{n % 10}", "require": "true"} for n in range(20)))
+    """20 contracts of which two apply cost one evaluation where both hold, and say each what is wrong where one does not."""
+    contracts = rules(*({"on": f"tool{n % 10}", "require": f"args.n != {n}"} for n in range(20)))
     asked: list[str] = []
-    test = Expression.test
+    evaluate = Expression.evaluate
 
-    def spy(self: Expression, values: Any) -> bool:
+    def spy(self: Expression, values: Any) -> Any:
         asked.append(self.text)
-        return test(self, values)
+        return evaluate(self, values)
 
-    monkeypatch.setattr(Expression, "test", spy)
-    assert found(contracts, "tool3", {}) == ()
-    assert len(asked) == 2
+    monkeypatch.setattr(Expression, "evaluate", spy)
+    assert found(contracts, "tool3", {"n": 1}) == ()
+    assert asked == ["(args.n != 3\n) && (args.n != 13\n)"]
+    asked.clear()
+    assert [finding.contract for finding in found(contracts, "TOOL3", {"n": 13})] == ["c13"]
+    assert asked == ["(args.n != 3\n) && (args.n != 13\n)", "args.n != 3", "args.n != 13"]
     assert len(contracts.about("tool3")) == 2
     assert contracts.about("unknown") == ()
+
+
+REQUIREMENTS: Final = (
+    "args.n < 3",
+    "args.n",  # a boolean for some arguments only
+    "args.n == 1 || args.to == 'x' // never mind ) && (",
+    "has(args.to) ? args.to != 'y' : true",
+    "[1, 2].exists(k, k == args.n)",
+    "args['to'].size() < 2",
+    "'900' > 100",
+    "run.counts[tool] == 0",
+)
+PATTERNS: Final = ("pay", "PAY", "p*", "*", 'pay(to="x")', "pay*")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(REQUIREMENTS)), min_size=1, max_size=5),
+    st.dictionaries(st.sampled_from(["n", "to"]), st.sampled_from([0, 1, 5, True, "x", "y", "a\0b", None])),
+)
+def test_preconditions_that_are_evaluated_at_once_find_what_each_finds(
+    asked: list[tuple[str, str]], args: dict[str, Any]
+) -> None:
+    entries = [{"name": f"c{n}", "on": on, "require": require} for n, (on, require) in enumerate(asked)]
+    each = [finding for entry in entries for finding in found(rules(entry), "pay", args)]
+    assert list(found(rules(*entries), "pay", args)) == each
 
 
 @given(st.dictionaries(st.sampled_from(["amount", "to"]), st.none() | st.integers() | st.floats() | st.text() | st.booleans()))
