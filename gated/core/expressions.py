@@ -194,10 +194,13 @@ def _handed(reads: tuple[tuple[str, tuple[str, ...] | None], ...], values: Mappi
     handed: dict[str, Any] = {}
     for root, fields in reads:
         value = values[root]
-        if fields is not None and isinstance(value, Mapping):
-            handed[root] = {field: _plain(value[field], 0) for field in fields if field in value}
-        else:
+        if fields is None or not isinstance(value, dict):
             handed[root] = _plain(value, 0)
+            continue
+        handed[root] = narrowed = {}
+        for field in fields:  # loops, not comprehensions: this runs for every call
+            if field in value:
+                narrowed[field] = _plain(value[field], 0)
     return handed
 
 

@@ -67,7 +67,7 @@ class AtOnce(Struct, frozen=True):
 class ContractSet:
     """Contracts, found by tool name."""
 
-    __slots__ = ("_anywhere", "_at_once", "_by_tool", "all", "any", "recent")
+    __slots__ = ("_anywhere", "_at_once", "_by_tool", "_ensured", "all", "any", "recent")
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.all = tuple(contracts)
@@ -79,6 +79,7 @@ class ContractSet:
         self._by_tool = {
             name: tuple(c for c in contracts if c.on.exact_tool is None or c.on.exact_tool.casefold() == name) for name in names
         }
+        self._ensured = {name: any(c.ensure is not None for c in about) for name, about in self._by_tool.items()}
         self._at_once = {name: _at_once(name, about) for name, about in self._by_tool.items()}
 
     def at_once(self, tool: str) -> AtOnce | None:
@@ -90,7 +91,10 @@ class ContractSet:
 
     def ensures(self, tool: str) -> bool:
         """Whether an outcome of the tool may have a postcondition."""
-        return self.any and any(contract.ensure is not None for contract in self.about(tool))
+        if not self.any:
+            return False
+        known = self._ensured.get(tool.casefold())
+        return any(contract.ensure is not None for contract in self._anywhere) if known is None else known
 
 
 def compile_contracts(entries: Sequence[ContractEntry]) -> ContractSet:
