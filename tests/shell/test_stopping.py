@@ -12,10 +12,11 @@ import pytest
 
 from gated.client import Verdict
 from gated.events import DeadlineReached
+from gated.shell import bus as bus_
 from gated.shell import daemon, watching
 from gated.shell.answering import Answering
 from gated.shell.bus import BusError
-from gated.shell.log import LogUnavailable
+from gated.shell.log import LogUnavailable, sqlite_file
 from gated.shell.log.open import open_log
 from gated.shell.said import Settled
 from gated.shell.watching import changes_in
@@ -44,6 +45,7 @@ def locked(log: Path) -> Iterator[None]:
 async def test_a_daemon_stops_although_its_log_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by reading: it waited for the log for ever. What it had taken is decided after the next start, once."""
     monkeypatch.setattr(daemon, "DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
     write_policy(tmp_path)
     async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
         heard = await ears(worker, "worker")
@@ -57,6 +59,34 @@ async def test_a_daemon_stops_although_its_log_cannot_be_written(tmp_path: Path,
         async with daemon_on(bus, tmp_path):
             await heard.count(1)
     assert [made.decision for made in (await decided(tmp_path / "log.db"))["c"]] == ["allow"]
+
+
+async def test_what_is_delivered_again_while_the_log_cannot_be_written_is_decided_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for an acknowledgement for a second here, and says everything again, in any order."""
+    monkeypatch.setattr(bus_, "ACK_WAIT", 1.0)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
+    calls = [f"c{number}" for number in range(60)]
+    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as worker:
+        heard, runs = await ears(worker, "worker"), live.daemon.runs
+        await tell(worker, agent("worker"), "r", intents(("first", "read", {})))
+        await heard.count(1)
+        with locked(live.log):
+            for number, call in enumerate(calls):
+                await tell(worker, agent("worker"), f"r{number % 3}", intents((call, ("read", "shell")[number % 2], {})))
+            await until(lambda: runs.health.why)
+            assert "is locked" in runs.health.why
+            taken = live.daemon.receiver._expected
+            await until(lambda: live.daemon.receiver._expected >= taken + len(calls))  # all of it once more, and further
+            assert len(heard.heard) == 1
+        await heard.until(lambda: {v.call for _, v in heard.heard if isinstance(v, Verdict)} == {"first", *calls})
+        await until(lambda: runs.health.why == "")
+    made = await decided(live.log)
+    assert {call: len(decisions) for call, decisions in made.items()} == dict.fromkeys(["first", *calls], 1)
+    for _, verdict in heard.heard:
+        assert isinstance(verdict, Verdict)
+        assert verdict.decision == made[verdict.call][0].decision
 
 
 async def test_a_daemon_stops_although_the_bus_is_away(tmp_path: Path) -> None:
