@@ -132,6 +132,10 @@ async def _up(
                 status = await server.wait()
                 fail(f"the embedded nats-server ended with status {status}; its log is in {data / 'bus'}", NO)
 
+            async def watch_writes() -> None:
+                why = await server.until_deaf()
+                fail(f"the embedded nats-server takes nothing any more: {why}; make room on the disk, and start again", NO)
+
             stopped = anyio.Event()
 
             def ready() -> None:
@@ -141,6 +145,7 @@ async def _up(
                     tasks.start_soon(beside.run_console, data, served.port, stopped.is_set)
 
             tasks.start_soon(watch_server)
+            tasks.start_soon(watch_writes)
             tasks.start_soon(beside.keep_users, server, path, people, stopped)
             try:
                 await run_until_told(daemon(settings, event_log, policy), ready)

@@ -44,6 +44,8 @@ from gated.shell.nats_config import User, UserError, UserRole, login, users_bloc
 START_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
 LOG_BYTES: Final = 10_000_000
+LOOK_SECONDS: Final = 1.0  # between two looks at what the server says
+_DEAF: Final = re.compile(r"[^\]\n]*critical write error[^\n]*", re.IGNORECASE)
 
 # PR_SET_PDEATHSIG is 1; a parent that died before the call has left us to another one
 _SHIM: Final = (
@@ -91,6 +93,21 @@ class Server:
     async def wait(self) -> int:
         """Until the server ends; its exit status."""
         return await self.process.wait()
+
+    async def until_deaf(self) -> str:
+        """Until the server says that it could not write; its words. A stream that met a full disk takes nothing any more, also
+        once there is room, and tells nobody but its own log: the server has to be started again."""
+        log, read = anyio.Path(self.folder / "server.log"), 0
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # it is put aside when it has grown
+                read = 0 if (await log.stat()).st_size < read else read
+                async with await log.open("rb") as file:
+                    await file.seek(read)
+                    said, end, _ = (await file.read()).rpartition(b"\n")  # whole lines
+                read += len(said + end)
+                if found := _DEAF.search(said.decode(errors="replace")):
+                    return found[0].strip()
 
 
 @asynccontextmanager

@@ -104,6 +104,21 @@ def test_a_gate_whose_bus_is_killed_says_so_and_has_failed(tmp_path: Path) -> No
     assert "Traceback" not in told
 
 
+def test_a_gate_whose_bus_can_write_no_more_says_so_and_has_failed(tmp_path: Path) -> None:
+    """Found with a full disk: the server took nothing from then on, also with room again, and the gate said that all was well."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    command = [sys.executable, "-m", "gated", "up", "--policy", str(tmp_path / "policy.yaml"), "--data", str(tmp_path / "data")]
+    with (tmp_path / "out").open("w") as out:
+        running = subprocess.Popen([*command, "--no-console"], stdout=out, stderr=out, text=True)
+    said(tmp_path, "(gated is up)")
+    with (tmp_path / "data" / "bus" / "server.log").open("a") as log:
+        log.write("[9] 2026/11/30 12:26:31.23 [ERR] JetStream stream 'S' critical write error: no space left on device\n")
+    assert running.wait(20) == 1
+    told = (tmp_path / "out").read_text()
+    assert "takes nothing any more: JetStream stream 'S' critical write error: no space left on device; make room" in told
+    assert "Traceback" not in told
+
+
 def test_the_console_ends_with_a_gate_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
     command = [sys.executable, "-m", "gated", "up", "--policy", str(tmp_path / "policy.yaml"), "--data", str(tmp_path / "data")]
