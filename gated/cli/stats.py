@@ -80,7 +80,7 @@ def _print(stats: Stats, top: int) -> None:
         if counted:
             say("")
             table((title, "times"), counted.most_common(top))
-    for title, by in (("tool", stats.tools), ("agent", stats.agents)):
+    for title, by in (("stage", stats.stages), ("tool", stats.tools), ("agent", stats.agents)):
         if by:
             say("")
             table((title, "allow", "deny", "suspend"), _rows(by, top))

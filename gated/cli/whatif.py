@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gated.cli.help import single
 from gated.cli.logs import threads_of
@@ -30,13 +31,24 @@ class FailOn(StrEnum):
     not_replayable = "not-replayable"
 
 
-@app.command("what-if", epilog="Example: gated what-if .gated/log.db --policy new.yaml --fail-on flips")
+class _Command(TyperCommand):
+    """`--fail-on` alone means flips."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        told: list[str] = []
+        for word, following in zip(args, [*args[1:], ""], strict=True):
+            told += [word, FailOn.flips] if word == "--fail-on" and following not in set(FailOn) else [word]
+        return super().parse_args(ctx, told)
+
+
+@app.command("what-if", cls=_Command, epilog="Example: gated what-if .gated/log.db --policy new.yaml --fail-on flips")
 def what_if(
     log: LogPath,
     policy: Annotated[Path, typer.Option("--policy", "-p", help="The policy on trial: a file, or a folder of them.")],
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     fail_on: Annotated[
-        list[FailOn] | None, typer.Option("--fail-on", help="Exit status 1 where there is one of these; may be given again.")
+        list[FailOn] | None,
+        typer.Option("--fail-on", help="Exit status 1 where there is one of these, flips unless said; may be given again."),
     ] = None,
     keys: Keys = None,
     json_: Json = False,

@@ -80,6 +80,7 @@ class Stats(Struct):
     runs: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     verdicts: Verdicts = field(default_factory=Verdicts)
+    stages: dict[str, Verdicts] = field(default_factory=dict)  # that denied, or were the first to ask
     codes: Counter[str] = field(default_factory=Counter)  # of denials and suspensions
     watched: Counter[str] = field(default_factory=Counter)  # codes of findings that were only observed
     refused: Counter[str] = field(default_factory=Counter)
@@ -130,6 +131,8 @@ class Stats(Struct):
         verdicts = self.verdicts, self.tools.setdefault(decided.tool, Verdicts()), self.agents.setdefault(agent, Verdicts())
         for counted in verdicts:
             counted.add(decided.decision)
+        if decided.stage is not None:
+            self.stages.setdefault(decided.stage, Verdicts()).add(decided.decision)
         if decided.code is not None:
             self.codes[decided.code] += 1
         self.watched.update(finding.code for finding in decided.findings if not finding.authoritative)

@@ -96,6 +96,8 @@ def test_stats(log: Path) -> None:
         "approvals.expired": 1,
         "privilege.not_allowed": 1,
     }
+    stages = {stage: (counted["deny"], counted["suspend"]) for stage, counted in said["stages"].items()}
+    assert stages == {"order": (1, 0), "privilege": (1, 2), "approvals": (1, 0)}
     assert said["tools"]["pay"] == {"allow": 1, "deny": 1, "suspend": 2}
     assert said["agents"] == {"a": said["verdicts"]}
     wanted = {"opened": 2, "approved": 1, "rejected": 0, "expired": 1, "cancelled": 0, "superseded": 0, "unanswered": 1}

@@ -67,6 +67,8 @@ def test_what_fails_a_build(log: Path, tmp_path: Path) -> None:
     stricter, reading = trial(tmp_path, STRICTER), tmp_path / "reading.yaml"
     reading.write_text(READING)
     assert gated("what-if", log, "--policy", stricter, "--fail-on", "flips")[0] == 1
+    assert gated("what-if", log, "--policy", stricter, "--fail-on")[0] == 1
+    assert gated("what-if", "--fail-on", log, "--policy", stricter, "--json")[0] == 1
     assert gated("what-if", log, "--policy", stricter, "--fail-on", "not-replayable")[0] == 0
     assert gated("what-if", log, "--policy", reading, "--fail-on", "flips")[0] == 0
     assert gated("what-if", log, "--policy", reading, "--fail-on", "flips", "--fail-on", "not-replayable")[0] == 1
