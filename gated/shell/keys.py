@@ -99,7 +99,7 @@ def _publish(path: Path, text: str) -> None:
 def write_new(path: Path, key: bytes) -> None:
     """Write a new key whole or not at all, durably: a crash leaves no half key behind. One that is there stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # in containers all that share a folder are process 1
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -125,9 +125,19 @@ def sync_folder(folder: Path) -> None:
 
 def read_private(path: Path) -> bytes:
     """What only its owner can read. Raises `KeyFileError` where others can, too."""
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+    found = path.stat()
+    if is_open_to_others(found.st_mode, found.st_uid, os.geteuid()):
         raise KeyFileError(path, f"can be read by others: run `chmod 600 {path}`")
     return path.read_bytes()
+
+
+def is_open_to_others(mode: int, owner: int, me: int) -> bool:
+    """Whether others may read or write a file than who needs it.
+
+    What root gives a service to read, as Kubernetes mounts its secrets, is root's and its group's: that group may read it.
+    """
+    given = owner == 0 and me != 0
+    return bool(stat.S_IMODE(mode) & (0o037 if given else 0o077))
 
 
 def _load(path: Path) -> Ed25519PrivateKey:

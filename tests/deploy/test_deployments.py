@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,7 @@ from patience import PATIENCE, blocking_until
 from ports import own_port
 
 DEPLOY = NATS.parent
+ROOT = DEPLOY.parent
 
 
 def check_serve(arguments: list[str]) -> None:
@@ -74,6 +76,15 @@ def test_the_image_is_not_root_and_starts_what_gated_takes() -> None:
     command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert command is not None
     check_serve(yaml.safe_load(command[1]))
+
+
+def test_the_image_is_built_from_all_that_a_wheel_is_made_of() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    copied = {name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()}
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = built["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {"pyproject.toml", built["project"]["readme"], "gated", *wheel["force-include"]} <= copied
+    assert all((ROOT / name).exists() for name in copied)
 
 
 def test_the_compose_file_gives_nobody_more_than_it_needs() -> None:
@@ -121,8 +132,14 @@ def test_the_values_of_the_nats_chart_say_what_the_configuration_says() -> None:
     assert values["config"]["cluster"] == {
         "enabled": True,
         "replicas": 3,
-        "tls": {"enabled": True, "secretName": "nats-tls"},
+        "tls": {"enabled": True, "secretName": "nats-tls", "merge": {"verify": True, "min_version": "1.3"}},
     }
+    assert values["tlsCA"]["enabled"] is True  # else no server could verify another
+    mounted = {each["value"]["name"]: each["value"] for each in values["container"]["patch"]}
+    volumes = {each["value"]["name"]: each["value"] for each in values["podTemplate"]["patch"]}
+    included = values["config"]["merge"]["accounts"]["GATED"]["$include"]
+    assert os.path.normpath(f"/etc/nats-config/{included}") == f"{mounted['users']['mountPath']}/users.conf"
+    assert volumes["users"]["configMap"]["name"] == "nats-users"
     text = (NATS / "gated.conf").read_text()
     for key in ("max_payload", "write_deadline", "max_connections"):
         said = re.search(rf"^{key}: (.*)$", text, re.MULTILINE)
