@@ -49,6 +49,11 @@ class Condition:
         self._steps, self._holds, self._wide, self.op, self.text = steps, holds, wide, op, text
         self._key = steps[0] if len(steps) == 1 and isinstance(steps[0], str) else None
 
+    @property
+    def root(self) -> str | None:
+        """The argument that its field lies in; None: any."""
+        return self._steps[0] if isinstance(self._steps[0], str) and not isinstance(self._steps[0], fields.Every) else None
+
     def holds(self, args: Args) -> bool:
         if self._key is not None:  # one plain field, the usual case
             return self._key in args and self._holds(fields.render(args[self._key]))
@@ -102,6 +107,14 @@ class Pattern:
         if text.startswith("/") and "/(" in inside:
             raise PatternError(text, offset + inside.index("/("), _TWO_READINGS)
         self._glob, self._glob_wide = _part(text, offset, _globs, inside)
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The arguments that its parentheses read, by the names at the top; None: all of them."""
+        if not self.needs_args:
+            return frozenset()
+        roots = [condition.root for condition in self._conditions]
+        return None if self._glob is not None or None in roots else frozenset(root for root in roots if root)
 
     @property
     def positional(self) -> bool:

@@ -24,6 +24,7 @@ from gated.core.scope.resources import (
     joined,
     look_of,
     place,
+    spares,
 )
 from gated.core.scope.rules import DataScope, Kind, Resources
 from gated.core.scope.spelling import shown
@@ -74,6 +75,10 @@ class Scope:
     def is_off(self) -> bool:
         """`data_scope: any`: nothing is checked."""
         return self._off
+
+    def spares(self, tool: str, name: str) -> bool:
+        """Whether an argument is declared `none`, with all below it: nobody looks at it."""
+        return spares(self._selectors.get(tool), name)
 
     @property
     def follows_links(self) -> bool:

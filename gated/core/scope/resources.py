@@ -97,6 +97,14 @@ def _cover(nodes: Nodes, inherited: Selector | None) -> Selector | None:
     return inherited
 
 
+def spares(root: Selector | None, name: str) -> bool:
+    """Whether an argument, whatever it holds, is left out by `items`."""
+    nodes = () if root is None else _into_key((root,), name)
+    cover = _cover(nodes, None)
+    deeper = any(node.names or node.other or node.indexes or node.each for node in nodes)
+    return cover is not None and cover.kind == "none" and not deeper
+
+
 # The way to a value, innermost step first: the steps before it, and a key or an index; KEYS is "a key of".
 Where: TypeAlias = "tuple[Where, str | int] | None"
 KEYS: Final = -1

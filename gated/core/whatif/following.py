@@ -134,10 +134,11 @@ class _Step:
         if run is None or settled.call not in run.in_flight:
             return
         content, facts = self._result(settled)
-        if is_redacted(content) or is_redacted(facts):
+        hidden = is_redacted(content), is_redacted(facts)
+        if any(hidden):
             machines = turn.profile.machines
             touched = [touch.machine for touch in run.in_flight[settled.call].touches]
-            blind = [name for name in touched if reads_results(machines.by_name[name])]
+            blind = [name for name in touched if reads_results(machines.by_name[name], *hidden)]
             self.whatif._blind.update((self.body.thread, name) for name in blind)
         what = (settled.call, settled.status, content, facts, settled.cost_microusd, settled.tokens)
         acted = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from gated.core.policy import Policy, Profile
-from gated.core.reading import is_redacted, reads_arguments
+from gated.core.reading import NONE, hidden_in, reads_arguments
 from gated.core.stages import semantic
 from gated.core.verdicts import Plea
 from gated.core.whatif.compared import Verdict
@@ -18,8 +18,9 @@ def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind,
     """Which rule would have to read what was redacted, or what was not recorded."""
     if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
         return "where its paths lead was not recorded"
-    if is_redacted(plea.args):
-        rule = reads_arguments(policy, profile, plea.tool)
+    hidden = hidden_in(plea.args)
+    if hidden != NONE:
+        rule = reads_arguments(policy, profile, plea.tool, hidden)
         if rule is not None:
             return f"{rule} reads the arguments, which were redacted"
     for touch in profile.machines.touches(plea.tool, plea.args).touches if blind else ():

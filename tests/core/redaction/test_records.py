@@ -211,7 +211,7 @@ def test_a_replay_decides_again_what_it_can_read() -> None:
     ("rule", "why"),
     [
         ("data_scope: {}", "`data_scope` reads"),
-        ("data_scope: any, forbidden_tools: ['look(q ~ \"x\")']", 'the pattern `look(q ~ "x")` reads'),
+        ("data_scope: any, forbidden_tools: ['look(password ~ \"x\")']", 'the pattern `look(password ~ "x")` reads'),
         ("data_scope: any, approval_required: [look]", "the ticket reads"),
     ],
 )
@@ -223,6 +223,55 @@ def test_what_a_rule_would_have_to_read_again_is_not_replayable(rule: str, why: 
     assert (replayed.records, replayed.skipped) == (1, 1)
     assert why in replayed.not_replayable[0].why
     assert "`c1`" in replayed.not_replayable[0].why
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "{data_scope: {}}",
+        "{data_scope: any, forbidden_tools: ['look(q ~ \"z\")']}",
+        "{data_scope: any, machines: [{name: m, key: '{q}', initial: n, transitions: [{on: look, from: n, to: y}]}]}",
+    ],
+)
+def test_what_no_rule_reads_is_decided_again(rules: str) -> None:
+    agent = rules.replace("{", "{allowed_tools: [look], ", 1)
+    contracts = "[{name: c, on: look, require: 'args.q == \"x\"'}]"
+    tools = "{look: {resources: {args: {password: none, list: none}}}}"
+    gate = Gate(f"version: 1\nagents: {{a: {agent}}}\ncontracts: {contracts}\ntools: {tools}\n")
+    assert gate.ask("c1", "look", q="x", password="hunter22", list=[{"token": "abcdefgh"}]).decision == "allow"
+    replayed = gate.replay()
+    assert (replayed.records, replayed.skipped) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ({"password": "hunter22"}, "contract `c`"),
+        ({"q": {"password": "hunter22"}}, "`data_scope`"),
+        ({"password=hunter22": 1}, "`data_scope`"),
+        ({"x": {"password=hunter22": 1}}, "`data_scope`"),
+    ],
+)
+def test_what_one_rule_reads_is_not(args: dict[str, Any], why: str) -> None:
+    contracts = "[{name: c, on: look, require: '!has(args.password) || args.password != \"x\"'}]"
+    tools = "{look: {resources: {args: {password: none}}}}"
+    gate = Gate(f"version: 1\nagents: {{a: {{allowed_tools: [look]}}}}\ncontracts: {contracts}\ntools: {tools}\n")
+    gate.ask("c1", "look", **args)
+    replayed = gate.replay()
+    assert (replayed.records, replayed.skipped) == (0, 1)
+    assert why in replayed.not_replayable[0].why
+
+
+def test_a_machine_over_facts_does_not_read_a_redacted_content() -> None:
+    moves = "{on: look, from: [n, y], to: y, when: {status: success, facts: 'rows = \"1\"'}}"
+    machine = f"{{name: m, initial: n, transitions: [{moves}]}}"
+    gate = Gate(f"version: 1\nagents: {{a: {{allowed_tools: [look], data_scope: any}}}}\nmachines: [{machine}]\n")
+    for call, content, facts in (("c1", "password=hunter22", {"rows": 1}), ("c2", "x", {"rows": 1, "token": "abcdefgh"})):
+        gate.ask(call, "look", q="x")
+        gate.say(OutcomeReported(AGENT, CallId(call), "success", content, facts))
+    replayed = gate.replay()
+    assert [item.seq for item in replayed.not_replayable] == [4]
+    assert replayed.records == 3
 
 
 def test_an_approved_call_whose_arguments_are_sealed_is_not_replayable() -> None:

@@ -234,7 +234,7 @@ def test_a_subject_by_a_label_and_its_name_where_that_is_personal() -> None:
     made = gate.say(ErasureRequested(OPERATOR, "label:customer=ana@x.example", gate.forget(marked)))
     assert made == (DataErased(marked, (SubjectKey(b"\1" * 32).id,)),)
     assert "ana@x" not in gate.text()
-    assert gate.replay().skipped >= 1
+    assert gate.replay().skipped == 0, "no rule reads what was taken out"
 
 
 @pytest.mark.parametrize(
