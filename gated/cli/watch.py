@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -55,7 +55,10 @@ async def _print_all(desk: Desk, *, json_lines: bool) -> None:
         _print({"event": "waits", **waiting}, json_lines=json_lines)
     async with receive:
         async for said in receive:
-            line = await desk.line(said["ticket"]) if said["event"] == "opened" and not json_lines else None
+            line = None
+            if said["event"] == "opened" and not json_lines:
+                with suppress(DeskError):  # what happened is told all the same
+                    line = await desk.line(said["ticket"])
             _print({**(line or {}), **said}, json_lines=json_lines)
 
 

@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 import structlog
 
-CANNOT: Final = 2
+NO, CANNOT = 1, 2
 PAUSE: Final = 0.5  # seconds before a worker is started again; doubled while it does not stay
 LONGEST: Final = 15.0
 STAYED: Final = 30.0  # seconds after which a worker counts as one that stays
@@ -64,18 +64,7 @@ class Supervisor:
     async def _keep(self, name: str) -> None:
         pause = PAUSE
         while not self._stopped.is_set():
-            began = time.monotonic()
-            # a session of its own: Ctrl-C reaches it by way of this process, which then waits for it
-            process = await anyio.open_process(
-                [*self._command, "--name", name],
-                stdin=None,
-                stdout=None,
-                stderr=None,
-                start_new_session=True,
-            )
-            self._running[name] = process
-            status = await process.wait()
-            del self._running[name]
+            began, status = time.monotonic(), await self._run_one(name)
             if self._stopped.is_set():
                 self.status = self.status or max(0, status)
                 return
@@ -89,6 +78,22 @@ class Supervisor:
             pause = PAUSE if time.monotonic() - began > STAYED else min(LONGEST, pause * 2)
             with anyio.move_on_after(pause):
                 await self._stopped.wait()
+
+    async def _run_one(self, name: str) -> int:
+        """A worker from its start to its end; its exit status."""
+        command = [*self._command, "--name", name]
+        try:
+            # a session of its own: Ctrl-C reaches it by way of this process, which then waits for it
+            process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None, start_new_session=True)
+        except OSError as error:  # too many processes, too little memory: the others go on
+            log.error("a worker cannot be started", worker=name, error=str(error))
+            return NO
+        self._running[name] = process
+        if self._stopped.is_set():  # while it was started: nobody has told it
+            process.terminate()
+        status = await process.wait()
+        del self._running[name]
+        return status
 
 
 def worker_command(options: Mapping[str, object], flags: Sequence[str] = ()) -> list[str]:
