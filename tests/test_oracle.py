@@ -219,8 +219,9 @@ WANTED = {
 def test_what_is_thrown_reaches_every_code() -> None:
     """A history that never reaches a rule compares nothing."""
     found: set[str] = set()
-    for seed in range(900):
-        gate, answers = told(*thrown(seed))
+    before_semantic = frozenset({"privilege", "dfa", "machines", "contracts", "dcbf"})  # without them more calls get so far
+    for policy, history in (*map(thrown, range(600)), *(thrown(seed, without=before_semantic) for seed in range(300))):
+        gate, answers = told(policy, history)
         for _, said in answers:
             for answer in said if isinstance(said, list) else [said]:
                 found |= {str(answer.get("refused")), str(answer.get("code")), f"replayed {answer.get('replayed')}"}

@@ -273,7 +273,8 @@ def _pending(run: RunState) -> Iterator[Ticket]:
 def _lapse(turn: Turn, name: str) -> None:
     call = next(call for call in turn.run.in_flight if call == name)
     entry = turn.run.in_flight[call]
-    timeout = turn.policy.timeouts.get(entry.tool, turn.profile.call_timeout)
+    admitting = turn.registry.known[entry.policy]  # the run may be bound to another policy by now
+    timeout = admitting.timeouts.get(entry.tool, admitting.profile(turn.run.agent).call_timeout)
     content = f"no outcome within {format_duration(timeout)}"
     outcomes.settle(turn, call, "error", content, {}, cost_microusd=entry.reserved_microusd, tokens=0, lapsed=True)
 

@@ -25,9 +25,11 @@ from gated.events import (
     CallRefused,
     CallSettled,
     FinishRequested,
+    PolicyBound,
     RunAnswered,
     RunEnded,
     RunId,
+    Sender,
     ThreadId,
     TicketAnswered,
     UngatedExecution,
@@ -126,6 +128,12 @@ class CoreGate:
             "ungated": any(isinstance(s, UngatedExecution) for s in said),
         }
 
+    def bind(self, thread: str, run: str, policy: dict[str, Any], *, now: bool, at: int) -> Result:
+        world = self._at(thread, run, "", at)
+        world.bind(policies.load_text(canonical.encode(policy), "policy.json"))
+        said = world.observe(PolicyBound(Sender("operator", "op"), world.current.digest)) if now else []
+        return _refused(said) or {}
+
     def finish(self, thread: str, run: str, agent: str, *, at: int) -> Result:
         world = self._at(thread, run, agent, at)
         return self._end(world.observe(FinishRequested(world.sender)))
@@ -183,7 +191,7 @@ class CoreGate:
 def moved_of(instances: Mapping[str, Mapping[str, Instance]], run: str) -> dict[str, dict[str, str]]:
     """The instances that ever moved: those that only have calls in flight are not listed by the oracle."""
     found: dict[str, dict[str, str]] = {}
-    for slot, keys in instances.items():
+    for slot, keys in sorted(instances.items()):  # the thread's before the run's own of the same name
         owner, _, machine = slot.partition("/")
         states = {key: instance.state for key, instance in keys.items() if instance.moved}
         if owner in ("", run) and states:

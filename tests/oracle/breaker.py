@@ -1,7 +1,8 @@
 """The circuit breaker, by scanning what became of a tool's calls in the thread. decisions.md §11.
 
 ambiguous, each read so: a circuit is a tool's in a thread; a tool's own rule goes before its agent's, that before the
-policy's; a lapse is an error; `not_run` says nothing of the tool; while a circuit is open only its trial can change it.
+policy's; an outcome counts by the rule that its run was bound to when it came; a lapse is an error; `not_run` says nothing
+of the tool; while a circuit is open only its trial can change it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def circuit(thread: Thread, tool: str) -> Circuit:
         if entry.kind == "admitted" and entry.data["trial"]:
             now.trial = call
         elif entry.kind == "settled":
-            now = _after(now, rule(thread.runs[entry.run], tool), call, entry.data["status"], entry.at)
+            now = _after(now, entry.data["breaker"], call, entry.data["status"], entry.at)
     return now
 
 

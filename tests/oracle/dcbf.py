@@ -11,7 +11,7 @@ from typing import Any
 from oracle import tally
 from oracle.expressions import evaluate, names_after, names_now
 from oracle.findings import Finding, Question
-from oracle.history import Call, Run, Thread
+from oracle.history import Call, Family, Run, Thread
 from oracle.values import exact, microusd
 
 STAGE = "dcbf"
@@ -109,7 +109,7 @@ def _value(barrier: Barrier, rules: dict[str, Any], run: Run, sight: Sight) -> F
 
 def _sight(thread: Thread, run: Run, rules: dict[str, Any], question: Question | None) -> Sight:
     of_thread = rules.get("scope", (rules.get("counter") or {}).get("scope", "run")) == "thread"
-    runs = thread.all_runs() if of_thread else thread.family(run)
+    runs = thread.all_runs() if of_thread else Family(run.id)
     tools, cost = tally.history(thread, runs), tally.cost(thread, runs)
     steps = tally.steps_and_in_flight(thread, runs)
     if question is None:
@@ -123,7 +123,7 @@ def _names(thread: Thread, run: Run, question: Question | None, rules: dict[str,
     """Only for expressions. The tool and arguments are no part of what a barrier may name."""
     if "expr" not in rules:
         return {}
-    runs = thread.all_runs() if rules.get("scope") == "thread" else thread.family(run)
+    runs = thread.all_runs() if rules.get("scope") == "thread" else Family(run.id)
     at = question.at if question else thread.last_at()
     call = question.call if question else Call("", "", {}, {}, None, -1, "explicit", None)
     asked = Question(thread, run, call, at)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from oracle import tally
 from oracle.findings import Finding, Question
-from oracle.history import Entry, Run, Thread
+from oracle.history import Entry, Family, Run, Thread
 
 STAGE = "dfa"
 EDGES = [
@@ -107,7 +107,7 @@ def _steps(question: Question) -> list[Finding]:
 def step_budget(thread: Thread, holder: Run) -> tuple[int, int]:
     """Steps used, in-flight ones included, and their limit."""
     budget = holder.policy.budget(holder.agent)
-    runs = thread.all_runs() if budget.get("scope", "run") == "thread" else thread.family(holder)
+    runs = thread.all_runs() if budget.get("scope", "run") == "thread" else Family(holder.id)
     return tally.steps_and_in_flight(thread, runs), budget.get("max_steps", MAX_STEPS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oracle import breaker, ceilings, contracts, dfa, order, order_after, tally
+from oracle import breaker, ceilings, contracts, dfa, order, order_after, semantic, tally
 from oracle.findings import Finding, Question
 from oracle.history import Entry, Thread, Ticket
 from oracle.order import Watch
@@ -40,6 +40,7 @@ def admit(question: Question, result: Decision) -> None:
         "timeout": said,
         "due": at + micros(said),
         "trial": breaker.tries(question),
+        "above": [above.id for above in thread.ancestors(run)],
     }
     for finding in result.findings:
         if finding.stage == order.STAGE and finding.outcome == "warn" and finding.authoritative:
@@ -133,6 +134,9 @@ def settle(
     call = run.calls[str(admitted.call)]
     cost = tally.settled_cost(run, call.tool, admitted.data["reserved"], status, cost_usd, by)
     result = {"content": [content, facts] if facts else content, "scores": scores or {}, "by": by}
+    result["read"] = semantic.reads(run, call.tool)
+    result["breaker"] = breaker.rule(run, call.tool)
+    result["grounds"] = call.tool in run.profile.get("grounding", [])
     ended_at = admitted.data["due"] if by == "timer" else at  # a lapse is as of its deadline, whenever the timer ran
     thread.note("settled", run.id, call.id, ended_at, status=status, cost=cost, tokens=int(tokens or 0), **result)
     reminders = order_after.advance(thread, admitted, status, content, facts, at)

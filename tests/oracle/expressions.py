@@ -8,7 +8,7 @@ import cel
 
 from oracle import dfa, tally
 from oracle.findings import Question
-from oracle.history import Entry, Run, Thread
+from oracle.history import Entry, Run, Runs, Thread
 from oracle.values import Json
 
 RECENT = 5
@@ -48,7 +48,7 @@ def _recent(thread: Thread, settled: Entry) -> dict[str, str]:
     return {"tool": admitted.data["tool"], "status": settled.data["status"], "args_sha256": admitted.data["digest"]}
 
 
-def names_now(question: Question, runs: list[str]) -> dict[str, Any]:
+def names_now(question: Question, runs: Runs) -> dict[str, Any]:
     """For a barrier: the numbers are those of `runs` (the run and its children, or its whole thread), in flight included.
 
     ambiguous: whether `recent` holds calls in flight. It does: a state predicted by appending a call must then be reached.
@@ -64,7 +64,7 @@ def names_now(question: Question, runs: list[str]) -> dict[str, Any]:
     return names
 
 
-def names_after(question: Question, runs: list[str], asking: Run) -> dict[str, Any]:
+def names_after(question: Question, runs: Runs, asking: Run) -> dict[str, Any]:
     """The state with the call of `asking` appended, for a barrier's next value."""
     names = names_now(question, runs)
     call = question.call

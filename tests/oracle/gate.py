@@ -35,6 +35,16 @@ class Gate:
     def bind_now(self, thread: str, run: str) -> None:
         self.threads[thread].runs[run].policy = self.policy
 
+    def bind(self, thread: str, run: str, policy: dict[str, Any], *, now: bool, at: int) -> Result:
+        """A reload; with `now` an operator binds this run to it, too, if there is one."""
+        self._time(at)
+        self.rebind(policy)
+        if now and (thread not in self.threads or run not in self.threads[thread].runs):
+            return {"refused": "lifecycle.run_not_open"}
+        if now:
+            self.bind_now(thread, run)
+        return {}
+
     def _time(self, at: int) -> int:
         """decisions.md §1: the event's own time, made non-decreasing. It decides nothing that timers are late."""
         self.now, self.also = max(self.now, at), []
@@ -209,7 +219,7 @@ class Gate:
             if message is not None:
                 found.note("steered", run, None, at)
                 return {"status": "steer", "message": message, "verdicts": []}
-            found.note("finished", run, None, at)
+            found.note("finished", run, None, at, grounds=bool(found.runs[run].profile.get("grounding")))
             self.also = effects.cancel(found, run, at)
         return {**self._end(found, run), "verdicts": self.also}
 
@@ -217,10 +227,9 @@ class Gate:
         """Finishing an ended run answers as before; a failed one answers `failed`. What the end says of grounding."""
         ending = thread.ending(run)
         assert ending is not None
-        profile = thread.runs[run].profile
         grounded = tally.grounded_calls(thread, thread.runs[run])
         status = "failed" if ending.kind == "failed" else "complete"
-        ungrounded = ending.kind == "finished" and bool(profile.get("grounding")) and grounded == 0
+        ungrounded = ending.kind == "finished" and ending.data["grounds"] and grounded == 0
         return {"status": status, "ungrounded": ungrounded, "grounded_calls": grounded}
 
     def abort(self, thread: str, run: str, agent: str, reason: str = "", *, at: int) -> Result:
@@ -302,7 +311,7 @@ class Gate:
             "in_flight": [e.call for e in found.in_flight(run)],
             "history": tally.history(found, [run]),
             "barriers": {name: float(h) for name, h in dcbf.values(found, opened).items()},
-            "machines": order_after.instances(found, run),
+            "machines": order_after.instances(found, None) | order_after.instances(found, run),
             "metrics": {m: counted.count(m) for m in ("asked", "denied", "warned", "transitioned", "emitted")},
             "loop_count": {"ACTING": now.loops},
             "tickets": {t.name: t.state for t in found.tickets if t.run == run},

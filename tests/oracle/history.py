@@ -74,6 +74,16 @@ class Run:
         return self.policy.profile_or_empty(self.agent)
 
 
+@dataclass(frozen=True)
+class Family:
+    """A run and every run whose admissions count in its budgets."""
+
+    run: str
+
+
+Runs = list[str] | Family
+
+
 @dataclass
 class Ticket:
     run: str
@@ -127,9 +137,19 @@ class Thread:
             found.append(run)
         return found
 
-    def family(self, run: Run) -> list[str]:
-        """The run and every run whose admissions count in its budgets."""
-        return [r.id for r in self.runs.values() if r is run or run in self.ancestors(r)]
+    def among(self, kind: str, runs: Runs) -> list[Entry]:
+        """Every entry of a kind that counts for these runs.
+
+        A call counts in the runs in which it counted when it was admitted: what its parent's policy says later of the children
+        takes nothing back and adds nothing (policy.md: a rebinding is an event, and the fold reads what was recorded).
+        """
+        if not isinstance(runs, Family):
+            return self.of(kind, *runs)
+        return [e for e in self.log if e.kind == kind and runs.run in (e.run, *self._above(e))]
+
+    def _above(self, entry: Entry) -> list[str]:
+        admitted = self.admission(entry.run, entry.call) if entry.call is not None else None
+        return [] if admitted is None else list(admitted.data["above"])
 
     def settlement(self, run: str, call: str | None) -> Entry | None:
         return next((e for e in self.of("settled", run) if e.call == call), None)

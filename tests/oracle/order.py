@@ -95,22 +95,26 @@ def scope_of(machine: dict[str, Any], run: str) -> str | None:
     return run if machine.get("scope", "thread") == "run" else None
 
 
+def place_of(watch: Watch, run: str) -> tuple[str, str, str | None]:
+    """What an instance is. One of the thread and one of a run are two, also where a later policy changes a machine's scope."""
+    return watch.name, watch.key, scope_of(watch.machine, run)
+
+
 def current(thread: Thread, run: str, watch: Watch) -> str:
     """The instance's state: where its last move led."""
-    place = (watch.name, watch.key, scope_of(watch.machine, run))
+    place = place_of(watch, run)
     moves = [e for e in thread.log if e.kind == "moved" and (e.data["machine"], e.data["key"], e.data["scope"]) == place]
     return str(moves[-1].data["to"] if moves else watch.machine["initial"])
 
 
 def in_flight_on(thread: Thread, run: str, watch: Watch) -> list[tuple[Entry, Watch]]:
     """The admitted calls, of any run of the thread, that may still move this instance."""
-    runs = [run] if scope_of(watch.machine, run) else thread.all_runs()
-    found = []
-    for entry in thread.in_flight(*runs):
-        for other in entry.data["watches"]:
-            if (other.name, other.key) == (watch.name, watch.key) and other.exact:
-                found.append((entry, other))
-    return found
+    return [
+        (entry, other)
+        for entry in thread.in_flight(*thread.all_runs())
+        for other in entry.data["watches"]
+        if place_of(other, entry.run) == place_of(watch, run) and other.exact
+    ]
 
 
 def possible_states(start: str, flying: list[Watch]) -> set[str]:

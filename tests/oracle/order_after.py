@@ -89,11 +89,11 @@ def _reminder(watch: Watch, content: str, reason: str, target: str, role: str) -
     return {"target": target, "role": role, "content": content, "machine": watch.name, "key": watch.key, "reason": reason}
 
 
-def instances(thread: Thread, run: str) -> dict[str, dict[str, str]]:
-    """The state of every instance that ever moved: the thread's and the run's own."""
+def instances(thread: Thread, *scopes: str | None) -> dict[str, dict[str, str]]:
+    """The state of every instance that ever moved, of a run or (None) of the thread."""
     found: dict[str, dict[str, str]] = {}
     for entry in thread.log:
-        if entry.kind == "moved" and entry.data["scope"] in (None, run):
+        if entry.kind == "moved" and entry.data["scope"] in scopes:
             found.setdefault(entry.data["machine"], {})[entry.data["key"]] = entry.data["to"]
     return found
 
@@ -108,7 +108,7 @@ def steering(thread: Thread, run: Run) -> str | None:
     unfinished = []
     for machine in run.policy.machines(run.agent):
         if machine.get("terminal") and machine.get("mode") != "observe":
-            for key, state in instances(thread, run.id).get(machine["name"], {}).items():
+            for key, state in instances(thread, order.scope_of(machine, run.id)).get(machine["name"], {}).items():
                 if state not in machine["terminal"]:
                     unfinished.append(f"{machine['name']}[{shown(key)}]={state}")
     return str(rules["message"]).replace("{summary}", ", ".join(sorted(unfinished))) if unfinished else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from oracle import patterns, scope, tally
 from oracle.findings import Finding, Question
-from oracle.history import Run
+from oracle.history import Family, Run
 from oracle.values import exact, microusd
 
 STAGE = "privilege"
@@ -84,7 +84,7 @@ def _call_cost(question: Question) -> list[Finding]:
 def _totals(question: Question, holder: Run) -> list[Finding]:
     thread, run, call = question.thread, question.run, question.call
     budget = holder.policy.budget(holder.agent)
-    runs = thread.all_runs() if budget.get("scope", "run") == "thread" else thread.family(holder)
+    runs = thread.all_runs() if budget.get("scope", "run") == "thread" else Family(holder.id)
     findings = []
     total = tally.cost(thread, runs) + tally.reservation(run, call.tool, call.cost_usd)
     if "max_total_cost_usd" in budget and total > microusd(budget["max_total_cost_usd"]):

@@ -21,6 +21,7 @@ PAUSES = (0, 0, 0, 0, 0, SECOND, SECOND, 20 * SECOND, 31 * SECOND, 61 * SECOND)
 def kinds(flags: frozenset[str]) -> list[str]:
     """Each as often as it is to be drawn."""
     found = ["intents"] * 14 + ["outcome"] * 10 + ["finish", "finish", "start"]
+    found += ["bind"] * 4 if "rebinding" in flags else []
     return found + (["resolve"] * 8 if "approvals" in flags else []) + (["advance"] * 2 if "time" in flags else [])
 
 
@@ -68,7 +69,7 @@ def _outcome(dice: Dice, flags: frozenset[str]) -> Doc:
     dice.maybe(body, 3, facts=[{"n": 1}, {"n": 2}], cost_usd=COSTS)
     dice.maybe(body, 2, tokens=[0, 2, 5])
     if not dice.one_in(5):
-        body["scores"] = {"injection": 0} | _scores(dice)
+        body["scores"] = {"injection": dice.pick([0, 0, 0, 0.6, 1])} | _scores(dice)
     if dice.one_in(8):
         del body["content"]
     return body
@@ -110,7 +111,12 @@ def _abort(dice: Dice, flags: frozenset[str]) -> Doc:
     return {"reason": dice.pick(["", "stop"])}
 
 
+def _bind(dice: Dice, flags: frozenset[str]) -> Doc:
+    return {"policy": dice.pick([0, 1, 1]), "now": not dice.one_in(3)}
+
+
 BODIES = {
+    "bind": _bind,
     "intents": _intents,
     "outcome": _outcome,
     "resolve": _resolve,

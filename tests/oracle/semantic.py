@@ -55,7 +55,7 @@ def _said(question: Question, name: str) -> list[Json]:
 
 
 def _injections(thread: Thread) -> Iterator[Json]:
-    results = [entry for entry in _results(thread) if "injection" in (thread.runs[entry.run].policy.doc.get("semantic") or {})]
+    results = [entry for entry in _results(thread) if "injection" in entry.data["read"]]
     scores = [entry.data["scores"].get("injection") for entry in results if entry.data["content"] is not None]
     yield max([score for score in scores if _is_score(score)], default=0)
     if not all(map(_is_score, scores)):
@@ -68,15 +68,21 @@ def _results(thread: Thread) -> list[Entry]:
 
 def _sensitive(thread: Thread) -> tuple[bool, bool]:
     """Whether a sensitive result was seen, and whether one went unseen."""
-    ended = [e for e in thread.log if e.kind == "settled" and _guarded(thread.runs[e.run], e)]
+    ended = [e for e in thread.log if e.kind == "settled" and "exfiltration" in e.data["read"]]
     seen = any(e.data["content"] is not None for e in ended if e.data["by"] != "timer")
     unseen = any(e.data["by"] == "timer" or (e.data["status"] == "success" and e.data["content"] is None) for e in ended)
     return seen, unseen
 
 
-def _guarded(run: Run, ended: Entry) -> bool:
-    tool = run.calls[str(ended.call)].tool
-    return "exfiltration" in (run.policy.doc.get("semantic") or {}) and bool(run.policy.tool(tool).get("sensitive"))
+def reads(run: Run, tool: str) -> list[str]:
+    """The detectors that look at a result when it comes: those of the policy that its run is bound to then.
+
+    A run that is bound to another policy later has no results that were to be looked at and were not: what a detector says is
+    recorded with the outcome, and what was not its business is not unknown to it (decisions.md §10, §1).
+    """
+    rules = run.policy.doc.get("semantic") or {}
+    guarded = ["exfiltration"] if "exfiltration" in rules and run.policy.tool(tool).get("sensitive") else []
+    return [*guarded, *(["injection"] if "injection" in rules else [])]
 
 
 def _is_score(value: Json) -> bool:

@@ -30,7 +30,7 @@ STAGES = {
     "semantic": "semantic",
 }
 OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", "expressions", "breaker")
-SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time")
+SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time", "rebinding")
 GROUPS = {"leads": ["ana", "bob", "a"], "finance": ["cy", "dee"]}
 LENGTH = 30
 
@@ -72,9 +72,10 @@ def histories(
     malformed: bool = True,
     children: bool = True,
     time: bool = True,
+    rebinding: bool = False,
 ) -> list[Doc]:
     """Operations in the order of their times. Their keys are the arguments of the method of `Gate` that `op` names."""
-    names = dict(zip(SAID, (atomic, approvals, strangers, malformed, children, time), strict=True))
+    names = dict(zip(SAID, (atomic, approvals, strangers, malformed, children, time, rebinding), strict=True))
     return _history(lambda values: draw(st.sampled_from(values)), frozenset(name for name, on in names.items() if on), length)
 
 
@@ -82,7 +83,7 @@ def thrown(seed: int, *, without: frozenset[str] = frozenset(), length: int = LE
     """A policy and a history; `without` holds the flags that are False."""
     pick = Dice(seed).pick
     policy = _policy(pick, frozenset((*STAGES.values(), *OTHERS)) - without)
-    return policy, _history(pick, frozenset(SAID) - without, length)
+    return policy, _history(pick, frozenset(SAID) - {"rebinding"} - without, length)
 
 
 def _policy(pick: Pick, flags: frozenset[str]) -> Doc:
@@ -161,7 +162,7 @@ def _filled(one: Said, place: tuple[str, str], owner: str, asked: list[Doc], at:
     elif one["op"] in ("outcome", "resolve"):
         key = "call" if one["op"] == "outcome" else "ticket"
         filled[key] = _back(asked, one["back"])["id"] if asked else "c0"
-    if one["op"] not in ("outcome", "resolve"):
+    if one["op"] not in ("outcome", "resolve", "bind"):
         filled["agent"] = agent
     elif one["op"] == "outcome" and filled["by"] == "agent":
         filled["by"] = f"agent:{agent}"
@@ -184,6 +185,19 @@ def _call(drawn: Doc, asked: list[Doc]) -> Doc:
 
 def _back(asked: list[Doc], back: int) -> Doc:
     return asked[-1 - back % len(asked)]
+
+
+def rebinding(seed: int, *, without: frozenset[str] = frozenset(), length: int = LENGTH) -> tuple[Doc, list[Doc]]:
+    """A policy, and a history in which another is loaded, and loaded back, and runs are bound to what holds then."""
+    pick = Dice(seed).pick
+    flags = frozenset((*STAGES.values(), *OTHERS)) - without
+    pair = [_policy(pick, flags), _policy(pick, flags)]
+    return pair[0], with_policies(_history(pick, (frozenset(SAID) - without), length), pair)
+
+
+def with_policies(operations: list[Doc], pair: list[Doc]) -> list[Doc]:
+    """The operations that bind have the number of a policy in its place."""
+    return [{**one, "policy": pair[one["policy"]]} if one["op"] == "bind" else one for one in operations]
 
 
 def apply(gate: Any, operation: Doc) -> Any:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from oracle.history import Entry, Run, Thread
+from oracle.history import Entry, Run, Runs, Thread
 from oracle.values import microusd
 
 DEFAULT_CALL_COST = "0.01"
 
 
-def steps(thread: Thread, runs: list[str]) -> int:
+def steps(thread: Thread, runs: Runs) -> int:
     """Calls that succeeded."""
-    return sum(e.data["status"] == "success" for e in thread.of("settled", *runs))
+    return sum(e.data["status"] == "success" for e in thread.among("settled", runs))
 
 
-def steps_and_in_flight(thread: Thread, runs: list[str]) -> int:
-    return steps(thread, runs) + len(thread.in_flight(*runs))
+def steps_and_in_flight(thread: Thread, runs: Runs) -> int:
+    admitted = thread.among("admitted", runs)
+    return steps(thread, runs) + sum(thread.settlement(e.run, e.call) is None for e in admitted)
 
 
-def calls(thread: Thread, runs: list[str]) -> int:
+def calls(thread: Thread, runs: Runs) -> int:
     """Admitted, never given back."""
-    return len(thread.of("admitted", *runs))
+    return len(thread.among("admitted", runs))
 
 
-def history(thread: Thread, runs: list[str]) -> list[str]:
-    return [e.data["tool"] for e in thread.of("admitted", *runs)]
+def history(thread: Thread, runs: Runs) -> list[str]:
+    return [e.data["tool"] for e in thread.among("admitted", runs)]
 
 
-def cost(thread: Thread, runs: list[str]) -> int:
+def cost(thread: Thread, runs: Runs) -> int:
     """Settled and reserved, in micro-dollars."""
-    return sum(_cost_of(thread, e) for e in thread.of("admitted", *runs))
+    return sum(_cost_of(thread, e) for e in thread.among("admitted", runs))
 
 
 def _cost_of(thread: Thread, admitted: Entry) -> int:
@@ -36,8 +37,8 @@ def _cost_of(thread: Thread, admitted: Entry) -> int:
     return int(settled.data["cost"] if settled else admitted.data["reserved"])
 
 
-def tokens(thread: Thread, runs: list[str]) -> int:
-    return sum(e.data["tokens"] for e in thread.of("settled", *runs))
+def tokens(thread: Thread, runs: Runs) -> int:
+    return sum(e.data["tokens"] for e in thread.among("settled", runs))
 
 
 def hops(thread: Thread, run: str) -> int:
@@ -45,10 +46,9 @@ def hops(thread: Thread, run: str) -> int:
 
 
 def grounded_calls(thread: Thread, run: Run) -> int:
-    tools = run.profile.get("grounding", [])
     end = thread.log.index(ending) if (ending := thread.ending(run.id)) is not None else len(thread.log)
-    done = [e.call for e in thread.log[:end] if e.run == run.id and e.kind == "settled" and e.data["status"] == "success"]
-    return sum(e.data["tool"] in tools and e.call in done for e in thread.of("admitted", run.id))
+    done = [e for e in thread.log[:end] if e.run == run.id and e.kind == "settled" and e.data["status"] == "success"]
+    return sum(e.data["grounds"] for e in done)
 
 
 def consecutive_errors(thread: Thread, run: str) -> int:

@@ -37,14 +37,16 @@ def again(world: World, ticket: TicketId, own: Scores) -> dict[CallId, dict[str,
 
 
 def reading(world: World, call: CallId, entry: OutcomeEntry) -> Reading | None:
-    """What detectors make of a result. A sensitive one leaves a mark, so that later calls have something to be compared with."""
+    """What the detectors that there are make of a result. A sensitive one leaves a mark, which later calls are compared with."""
     run = world.run_state
     known = None if run is None else run.in_flight.get(call)
     rules = None if run is None else world.known[run.policy].semantic
     if known is None or rules is None:
         return None
-    injection = _scores({**world.scores, **entry.scores}).get("injection")
-    sensitive = known.tool in rules.sensitive and (entry.content is not None or bool(entry.facts))
+    given = _scores({**world.scores, **entry.scores})
+    injection = given.get("injection") if rules.named("injection") else None
+    guarded = known.tool in rules.sensitive and rules.named("exfiltration") is not None
+    sensitive = guarded and (entry.content is not None or bool(entry.facts))
     marks = hashlib.sha256(canonical.encode([entry.content, entry.facts])).digest()[:MARK]
     made = Reading(injection, Fingerprints("scenario", marks, 1, 1) if sensitive else None)
     return None if made == Reading() else made
