@@ -60,6 +60,8 @@ class Threads:
                 state = states.load(snapshot[1])
             except ValueError as error:
                 log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
+        for digest in state.policies:  # before the records behind the snapshot are folded
+            await self._know_policy(digest)
         if len(self._saved) > 2 * CACHE:  # most of them threads that were only looked at
             self._saved = {known: seq for known, seq in self._saved.items() if known in self.states}
         self._saved[thread] = state.seq
@@ -71,8 +73,6 @@ class Threads:
             body = unseal(stored)
             await self._know(body)
             state = fold(self.registry.known, state, body, stored.hash)
-        for digest in state.policies:
-            await self._know_policy(digest)
         self._on_load(state)
         return state
 

@@ -14,7 +14,8 @@ from gated.shell import threads
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.policies import read_policy
 from gated.shell.threads import Threads
-from shell.live import write_policy
+from patience import until
+from shell.live import POLICY, agent, daemon_on, decided, ears, intents, server, tell, write_policy
 
 
 def _record(thread: ThreadId) -> Record:
@@ -60,3 +61,28 @@ async def test_threads_that_are_only_looked_at_leave_nothing_behind(tmp_path: Pa
         assert len(held._saved) <= 2 * 5 + 1
     finally:
         await log.close()
+
+
+async def test_a_run_that_is_bound_to_a_policy_of_before_comes_back_from_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by reading: what follows on the snapshot was folded before the run's policy was known, and the daemon ended."""
+    monkeypatch.setattr(threads, "SNAPSHOT", 2)
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        async with daemon_on(bus, tmp_path) as live:
+            for number in range(2):
+                await tell(worker, agent("worker"), "r", intents((f"c{number}", "read", {})))
+            await heard.count(2)
+            await until(lambda: live.daemon.runs.log.load_snapshot(ThreadId("r")))
+            write_policy(tmp_path, POLICY.replace("max_calls: 100000", "max_calls: 7"))
+            assert await live.daemon.reload() is True
+            await tell(worker, agent("worker"), "r", intents(("c2", "read", {})))
+            await heard.count(3)
+        async with daemon_on(bus, tmp_path):
+            await tell(worker, agent("worker"), "r", intents(("c3", "read", {})))
+            await heard.count(4)
+    assert {call: d[0].decision for call, d in (await decided(tmp_path / "log.db")).items()} == {
+        f"c{n}": "allow" for n in range(4)
+    }
