@@ -10,7 +10,7 @@ from nats.errors import Error as NatsError
 
 from gated import wire
 from gated.cli.help import group
-from gated.cli.output import NO, Json, fail, run_async, say, say_json, table
+from gated.cli.output import NO, Json, Prefix, fail, run_async, say, say_json, table
 from gated.shell.bus import connect
 from gated.shell.login import login
 
@@ -20,7 +20,6 @@ Url = Annotated[str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL o
 User = Annotated[
     str, typer.Option(envvar="GATED_NATS_USER", help="Who asks: `operator:NAME`. The password: GATED_NATS_PASSWORD.")
 ]
-Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject.")]
 
 ANSWER_SECONDS = 20.0
 

@@ -19,7 +19,7 @@ import typer
 from gated import wire
 from gated.cli.beside import users_file
 from gated.cli.help import single
-from gated.cli.output import fail, run_async, say
+from gated.cli.output import Prefix, fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
@@ -46,7 +46,7 @@ def console(
     nats_url: Annotated[str | None, typer.Option("--nats", help="URL of a NATS server of yours.")] = None,
     bus: Annotated[Path | None, typer.Option(help="File of bus passwords by login; bus/bus.json in the folder.")] = None,
     ca: Annotated[Path | None, typer.Option(help="Certificate that the NATS server's is signed with.")] = None,
-    prefix: Annotated[str, typer.Option(help="First token of every subject.")] = wire.PREFIX,
+    prefix: Prefix = wire.PREFIX,
     oidc_issuer: Annotated[str, typer.Option(help="Address of an OpenID provider to log in with.")] = "",
     oidc_client: Annotated[str, typer.Option(help="The console's client id there.")] = "",
     oidc_secret: Annotated[str, typer.Option(envvar="GATED_OIDC_SECRET", help="Its secret (from the environment).")] = "",

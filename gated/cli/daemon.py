@@ -17,7 +17,7 @@ import typer
 from gated import wire
 from gated.cli import beside
 from gated.cli.help import single
-from gated.cli.output import CANNOT, NO, fail, run_async, say
+from gated.cli.output import CANNOT, NO, Prefix, fail, run_async, say
 from gated.console.people import People
 from gated.core.policy import Policy
 from gated.ingress import is_id
@@ -182,7 +182,7 @@ def serve(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The daemon's own certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, where the certificate's file does not hold it.")] = None,
-    prefix: Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject.")] = wire.PREFIX,
+    prefix: Prefix = wire.PREFIX,
     replicas: Annotated[int, typer.Option(help="Replicas of the streams, where they are made.")] = 1,
     keys: Annotated[Path | None, typer.Option(help="Folder of the keys; `LOG.keys` where it is not given.")] = None,
     notify: Notify = None,

@@ -6,15 +6,15 @@ INVARIANT: a hook that cannot answer blocks. Claude Code takes status 2 for that
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import typer
 
 from gated.cli.help import group
+from gated.cli.shared import of_environment
 from gated.client import connect
 from gated.client.adapters import claude_code
 from gated.client.adapters.claude_code import Answer, Event
@@ -52,7 +52,5 @@ def claude_code_hook(
 
 
 async def _answer(event: Event, agent: str, data: Path, nats: str | None, wait: float, allow: bool) -> Answer:
-    environment = {key: os.environ.get(f"GATED_NATS_{key.upper()}") for key in ("user", "password")}
-    given: dict[str, Any] = {key: value for key, value in environment.items() if value is not None} if nats else {}
-    async with connect(nats, agent=agent, data=data, **given) as gate:
+    async with connect(nats, agent=agent, data=data, **of_environment(nats)) as gate:
         return await claude_code.answer(gate, event, wait=wait or False, on_allow="allow" if allow else "pass")

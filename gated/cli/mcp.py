@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import typer
 
 from gated.cli.help import single
 from gated.cli.output import CANNOT, fail, run_async
+from gated.cli.shared import of_environment
 from gated.client import Run, connect
 from gated.client.adapters.mcp_stdio import LINE, Message, Proxy
 
@@ -37,11 +37,9 @@ def mcp(
     nats: Annotated[str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead.")] = None,
 ) -> None:
     """Start an MCP server behind the gate: hosts use this command in the place of the server's own. A session is a run."""
-    environment = {key: os.environ.get(f"GATED_NATS_{key.upper()}") for key in ("user", "password")}
-    given: dict[str, Any] = {key: value for key, value in environment.items() if value is not None} if nats else {}
 
     async def work() -> int:
-        async with connect(nats, agent=agent, data=data, **given) as gate, gate.run(task=task) as run:
+        async with connect(nats, agent=agent, data=data, **of_environment(nats)) as gate, gate.run(task=task) as run:
             return await _between(run, command, prefix, wait)
 
     raise typer.Exit(run_async(work))

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated import ingress, wire
-from gated.cli.output import CANNOT, NO, fail, run_async
+from gated.cli.output import CANNOT, NO, Prefix, fail, run_async
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.dialling import dial
 from gated.shell.nats_client import SturdyClient
@@ -45,6 +45,7 @@ class Place(Struct, frozen=True):
     url: str | None = None
     password: str | None = None
     creds: Path | None = None
+    prefix: str = wire.PREFIX
 
 
 def place_of(
@@ -53,22 +54,23 @@ def place_of(
     nats: Nats = None,
     password: Password = None,
     creds: Creds = None,
+    prefix: Prefix = wire.PREFIX,
 ) -> Place:
     """The options of every command that an operator gives."""
-    return Place(name, data, nats, password, creds)
+    return Place(name, data, nats, password, creds, prefix if nats else wire.PREFIX)
 
 
 class Operator:
     """What `operate` gives."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client, self._name = client, name
+    def __init__(self, client: Client, name: str, prefix: str) -> None:
+        self._client, self._name, self._prefix = client, name, prefix
         self._refused: dict[str, str] = {}
 
     async def ask(self, verb: str, **question: Any) -> Any:
         """An answer of the API; None where it has none to give."""
         try:
-            answer = await self._client.request(f"{wire.PREFIX}.api.{verb}", msgspec.json.encode(question), timeout=SECONDS)
+            answer = await self._client.request(f"{self._prefix}.api.{verb}", msgspec.json.encode(question), timeout=SECONDS)
         except (NatsError, TimeoutError) as error:
             fail(f"the gate does not answer `{verb}`: {error or type(error).__name__}")
         if answer.headers and "Nats-Service-Error" in answer.headers:
@@ -118,7 +120,10 @@ class Operator:
         origin = Origin(ThreadId(thread), RunId(run), Sender("operator", self._name))
         try:
             stored = await self._client.request(
-                wire.in_subject(origin), msgspec.json.encode(said), timeout=SECONDS, headers={"Nats-Msg-Id": message_id}
+                wire.in_subject(origin, self._prefix),
+                msgspec.json.encode(said),
+                timeout=SECONDS,
+                headers={"Nats-Msg-Id": message_id},
             )
         except (NatsError, TimeoutError) as error:
             why = str(error) or type(error).__name__
@@ -141,8 +146,8 @@ async def operate(place: Place) -> AsyncIterator[Operator]:
     client = SturdyClient()
     await dial(client, url, SECONDS, inbox_prefix=prefix, allow_reconnect=False, connect_timeout=3, **options)
     try:
-        operator = Operator(client, place.name)
-        await client.subscribe(f"{wire.PREFIX}.out.*.*.operator.{place.name}", cb=operator.hear)
+        operator = Operator(client, place.name, place.prefix)
+        await client.subscribe(f"{place.prefix}.out.*.*.operator.{place.name}", cb=operator.hear)
         await client.flush()
         yield operator
     finally:

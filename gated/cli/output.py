@@ -32,6 +32,8 @@ Keys = Annotated[
 ]
 
 WHOLE: Final = ("at", "opened")  # columns that are never cut: half a time says nothing
+Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject of the gate.")]
+
 NO, CANNOT = 1, 2
 WIDEST = 10_000  # characters of a line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
@@ -34,3 +35,9 @@ def taking(makes: Callable[..., Any]) -> Callable[[Command], Command]:
         return whole
 
     return decorate
+
+
+def of_environment(nats: str | None) -> dict[str, Any]:
+    """What the environment says of a server of one's own: as whom, and the first token of its gate's subjects."""
+    names = {"user": "GATED_NATS_USER", "password": "GATED_NATS_PASSWORD", "prefix": "GATED_PREFIX"}
+    return {key: os.environ[name] for key, name in names.items() if name in os.environ} if nats else {}

@@ -9,13 +9,17 @@ from anyio import to_thread
 from typer.testing import CliRunner
 
 from gated.cli import app
-from shell.live import gate, server, write_policy
+from gated.client import connect
+from gated.shell.embedded import embedded_server
+from shell.live import USERS, Bus, daemon_on, gate, server, write_policy
 
 POLICY = """
 version: 1
 agents:
   worker: {allowed_tools: [read], data_scope: any, checks: [privilege], runs: {opened_by: operator}}
 """
+
+ASKING = POLICY.replace("data_scope: any", "data_scope: any, approval_required: [read]")
 
 
 async def gated(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -109,3 +113,22 @@ async def test_what_is_left_to_a_run_and_whether_a_call_would_be_allowed(tmp_pat
         assert (await gated(tmp_path, "runs", "can-i", "ghost"))[0] == 1
         assert (await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--args", "{"))[0] == 2
         assert (await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--args", "[1]"))[0] == 1
+
+
+async def test_a_gate_with_subjects_of_its_own_is_reached_by_them(tmp_path: Path) -> None:
+    write_policy(tmp_path, ASKING)
+    async with embedded_server(tmp_path / "bus", USERS, prefix="acme") as running:
+        bus = Bus(running.bus.url, running.bus.users)
+        async with daemon_on(bus, tmp_path, prefix="acme"):
+            nats = ("--nats", bus.url, "--prefix", "acme")
+            operator = (*nats, "--password", bus.passwords["operator:local"])
+            assert (await gated(tmp_path, "doctor", *operator))[0] == 0
+            assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", *operator))[0] == 0
+            options = {**bus.credentials("agent", "worker"), "prefix": "acme"}
+            async with connect(bus.url, agent="worker", **options) as worker:
+                run = worker.run(run="r1", resume=True)
+                ticket = (await run.check("read", {}, call="c")).ticket
+                ana = (*nats, "--as", "ana", "--password", bus.passwords["approver:ana"])
+                status, said = await gated(tmp_path, "tickets", "approve", str(ticket), *ana)
+                assert status == 0, said
+                assert (await run.resume("c")).decision == "allow"
