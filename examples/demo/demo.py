@@ -6,6 +6,7 @@ Run it with `scripts/demo`. It starts the gate in a folder of its own and ends w
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -21,14 +22,21 @@ HERE = Path(__file__).parent
 GATED = [sys.executable, "-m", "gated"]
 
 
+COLOURS = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def painted(text: str, code: int) -> str:
+    return f"\033[{code}m{text}\033[0m" if COLOURS else text
+
+
 def scene(title: str) -> None:
-    print(f"\n\033[1m{title}\033[0m")
+    print(f"\n{painted(title, 1)}")
 
 
 def told(verdict: Verdict, what: str) -> None:
     colour = {"allow": 32, "deny": 31, "suspend": 33}[verdict.decision]
     why = f"  {verdict.code}: {verdict.reason}" if verdict.code else ""
-    print(f"  \033[{colour}m{verdict.decision:7}\033[0m {what}{why}")
+    print(f"  {painted(f'{verdict.decision:7}', colour)} {what}{why}")
 
 
 def expect(holds: bool, what: str) -> None:
@@ -148,11 +156,11 @@ async def main() -> None:
         await asyncio.to_thread(daemon.wait, 20)
     audit(data / "log.db")
     shutil.rmtree(data)
-    print("\n\033[1mThat is the gate.\033[0m Now write your own policy: docs/tutorial.md")
+    print(f"\n{painted('That is the gate.', 1)} Now write your own policy: docs/tutorial.md")
 
 
-def start_gate(data: Path) -> subprocess.Popen[bytes]:
-    command = [*GATED, "up", "--policy", str(HERE / "policy.yaml"), "--data", str(data), "--no-console"]
+def start_gate(data: Path, policy: Path = HERE / "policy.yaml") -> subprocess.Popen[bytes]:
+    command = [*GATED, "up", "--policy", str(policy), "--data", str(data), "--no-console"]
     with (data / "daemon.out").open("w") as out:
         return subprocess.Popen(command, stdout=out, stderr=out)
 

@@ -116,6 +116,7 @@ async def _up(
 ) -> None:
     policy = await anyio.to_thread.run_sync(read_policy, path)
     channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
+    await anyio.Path(data).mkdir(parents=True, exist_ok=True, mode=0o700)
     custody = await anyio.to_thread.run_sync(keys)
     event_log = await open_for_writing(data / "log.db", custody.sealing)
     try:
