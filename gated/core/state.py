@@ -172,6 +172,9 @@ class RunState(Struct, frozen=True):
     tickets: Tickets = Tickets()
     waiting: Map[CallId, TicketId] = Map()
     remembered: tuple[Remembered, ...] = ()
+    embedding: Embedding | None = None  # of the task
+    drift: int | None = None  # of the newest admitted call from it
+    bound_before: tuple[tuple[int, str], ...] = ()  # to which policies, each until before this record
 
     @property
     def own(self) -> Tally:
@@ -197,10 +200,6 @@ class RunState(Struct, frozen=True):
         if known is None:
             return len(self.in_flight)
         return sum(entry.asked != known.asked for entry in self.in_flight.values())
-
-    embedding: Embedding | None = None  # of the task
-    drift: int | None = None  # of the newest admitted call from it
-    bound_before: tuple[tuple[int, str], ...] = ()  # to which policies, each until before this record
 
     def policy_at(self, seq: int) -> str:
         """The policy that decided record `seq`."""
