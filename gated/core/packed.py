@@ -1,7 +1,7 @@
 """A map of what nobody changes any more, kept as the bytes of a snapshot: an entry is decoded when somebody asks for it.
 
-Keys are text, values bytes. The newest entries wait in `fresh`; some dozens at a time they go into `leaves`, of which each holds
-the keys from its bound up to the next one's. So an entry costs O(log n), versions of a map share their leaves, and to dump or
+Keys are text, values bytes. The newest entries wait in `fresh`; some at a time they go into `leaves`, of which each holds the
+keys from its bound up to the next one's. So an entry costs O(log n), versions of a map share their leaves, and to dump or
 load one costs as much as copying it.
 INVARIANT: a key stands in one place. What comes out depends on what went in and in which order, so that a map that was loaded
 grows on like the one that was dumped.
@@ -17,7 +17,8 @@ import msgspec
 from immutables import Map
 from msgspec import Struct
 
-FRESH: Final = 32  # entries that wait to be sorted in
+FRESH: Final = 8  # entries that wait to be sorted in, more where there are many leaves
+SHARE: Final = 16  # one for so many leaves, since whoever sorts in copies the list of them
 LEAF: Final = 64  # entries of a leaf before it is split
 HEAVY: Final = 16_384  # bytes of values that fill a leaf, too
 
@@ -107,7 +108,7 @@ class Packed(Struct, frozen=True, array_like=True):
     def add(self, key: str, value: bytes) -> Packed:
         """With a key that it does not have."""
         fresh = self.fresh.set(key, value)
-        if len(fresh) < FRESH:
+        if len(fresh) < FRESH + len(self.leaves) // SHARE:
             return Packed(self.bounds, self.leaves, fresh, self.size + 1)
         return self._sorted_in(sorted(fresh.items()))
 

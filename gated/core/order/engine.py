@@ -256,7 +256,7 @@ def strangers(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str,
     found = [
         _shown(machine, key, instance)
         for machine in machines.machines
-        for key, instance in (order.instances.get(slot_of(machine.name, machine.scope, run)) or {}).items()
+        for key, instance in order.keys(slot_of(machine.name, machine.scope, run)).items()
         if instance.state not in machine.states
     ]
     return tuple(sorted(found))

@@ -7,13 +7,15 @@ has become of its policy. `Instance.kinds` counts the kinds of `Instance.flights
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
 from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gated.core.packed import Packed
 from gated.events import CallId, RunId
 
 ANY: Final = "*"
@@ -93,7 +95,8 @@ class Counts(Struct, frozen=True):
 class OrderState(Struct, frozen=True):
     """Instances by slot (`slot_of`) and key; `size` counts them, those in `retired` slots (of runs that ended) not.
 
-    `issued` is the tick of each machine and key's reminder.
+    Slots of runs that ended are `past`, packed, once nothing is in flight on them. `issued` is the tick of each machine and key's
+    reminder.
     """
 
     instances: Map[str, Map[str, Instance]] = Map()
@@ -104,10 +107,13 @@ class OrderState(Struct, frozen=True):
     metrics: Counts = Counts()
     by_machine: Map[str, Counts] = Map()
     violations: tuple[Violation, ...] = ()
+    past: Packed = Packed()
 
     def at(self, slot: str, key: str) -> Instance | None:
         keys = self.instances.get(slot)
-        return None if keys is None else keys.get(key)
+        if keys is None:
+            return self.keys(slot).get(key) if self.past.size else None
+        return keys.get(key)
 
     def put(self, slot: str, key: str, instance: Instance) -> OrderState:
         """With the instance; one that never moved and has nothing in flight is as good as none."""
@@ -120,8 +126,9 @@ class OrderState(Struct, frozen=True):
         else:
             return self
         instances = self.instances.set(slot, keys) if keys else self.instances.delete(slot)
-        more = 0 if slot in self.retired else len(keys) - before
-        return replace(self, instances=instances, size=self.size + more)
+        if slot in self.retired:
+            return replace(self, instances=instances)._rested(slot)
+        return replace(self, instances=instances, size=self.size + len(keys) - before)
 
     def retire(self, slots: Iterable[str]) -> OrderState:
         """What a run leaves behind in its own slots can be looked at, and takes no room any more."""
@@ -129,7 +136,28 @@ class OrderState(Struct, frozen=True):
         if not held:
             return self
         freed = sum(len(self.instances[slot]) for slot in held)
-        return replace(self, size=self.size - freed, retired=self.retired.update(dict.fromkeys(held, True)))
+        order = replace(self, size=self.size - freed, retired=self.retired.update(dict.fromkeys(held, True)))
+        for slot in held:
+            order = order._rested(slot)
+        return order
+
+    def _rested(self, slot: str) -> OrderState:
+        """A retired slot is packed, unless a call is in flight on it."""
+        keys = self.instances.get(slot)
+        if keys is None:
+            return replace(self, retired=self.retired.delete(slot))
+        if any(instance.flights for instance in keys.values()):
+            return self
+        past = self.past.set(slot, _ENCODER.encode(dict(keys)))
+        return replace(self, instances=self.instances.delete(slot), retired=self.retired.delete(slot), past=past)
+
+    def keys(self, slot: str) -> Mapping[str, Instance]:
+        """The instances of a slot, also one of a run that ended."""
+        keys = self.instances.get(slot)
+        if keys is not None:
+            return keys
+        raw = self.past.get(slot)
+        return {} if raw is None else _KEYS.decode(raw)
 
     def counted(self, machine: str, name: str) -> OrderState:
         counts = self.by_machine.get(machine, _NO_COUNTS).plus(name)
@@ -154,15 +182,17 @@ class OrderState(Struct, frozen=True):
     def view(self, run: RunId) -> dict[str, dict[str, str]]:
         """Machine to key to state, as the run sees them."""
         found: dict[str, dict[str, str]] = {}
-        for slot in sorted(self.instances):
+        for slot in sorted((*self.instances, *self.past.keys())):
             owner, _, machine = slot.partition("/")
             if owner in ("", run):
-                keys = self.instances[slot]
+                keys = self.keys(slot)
                 found.setdefault(machine, {}).update({key: keys[key].state for key in sorted(keys)})
         return found
 
 
 _NO_COUNTS: Final = Counts()
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_KEYS: Final = msgspec.json.Decoder(dict[str, Instance])
 
 
 def slot_of(machine: str, scope: str, run: RunId) -> str:

@@ -1,0 +1,225 @@
+"""Big state: a start with many past runs, a long thread through its snapshot, what an idle run keeps in memory.
+
+The start is that of `gated up`, from the command to the line that says it is up: Python, the embedded bus and all. Once after a
+clean stop, once after a kill, which has it look again at what it may not have said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks import core
+from gated.core import state as states
+from gated.core.decide import record
+from gated.core.policy import Policy, load_text
+from gated.core.redaction.vault import Vault
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
+from gated.events import (
+    CallId,
+    FinishRequested,
+    IntentsReceived,
+    Observation,
+    OutcomeReported,
+    Record,
+    RunId,
+    ThreadId,
+    Wanted,
+)
+from gated.shell.log import EventLog
+from gated.shell.log.sqlite import open_for_writing
+from gated.shell.open_runs import OpenRuns
+from gated.shell.threads import Threads
+
+PAST = 100_000  # runs of the log that a daemon starts with
+LONG = 100_000  # records of the long threads
+LOADS = 7
+
+Said = tuple[RunId, Observation]
+
+
+def measure(past: int = PAST, long: int = LONG) -> dict[str, float]:
+    found = asyncio.run(_loads(long))
+    found |= _memory()
+    found |= _starts(past)
+    return found
+
+
+# --- a start with many past runs -------------------------------------------------------------------------------------
+
+
+def _starts(past: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
+        folder = Path(name)
+        (folder / "policy.yaml").write_text(core.PLAIN)
+        found = {"start_s_no_runs": _start(folder, signal.SIGTERM)}
+        found["start_first_cap_s"] = asyncio.run(_fill(folder / "data" / "log.db", past))
+        found["start_s_after_a_kill"] = _start(folder, signal.SIGTERM)  # the log goes on behind what was sealed
+        found["start_s"] = min(_start(folder, signal.SIGTERM) for _ in range(3))
+    return found
+
+
+def _start(folder: Path, end: signal.Signals) -> float:
+    """Seconds from the command to its being up."""
+    command = [sys.executable, "-m", "gated", "up", "--data", "data", "--no-console"]
+    began = time.perf_counter()
+    with (folder / "errors").open("w") as errors:
+        gate = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert gate.stdout is not None
+        line = gate.stdout.readline()
+        spent = time.perf_counter() - began
+        if "is up" not in line:
+            sys.exit((folder / "errors").read_text())
+        gate.send_signal(end)
+        gate.wait(60)
+    return spent
+
+
+async def _fill(path: Path, past: int) -> float:
+    """Put finished runs into a log, each on a thread of its own; how long the first count of open runs takes on it (s)."""
+    log, policy = await open_for_writing(path), load_text(core.PLAIN, "bench.yaml")
+    await log.put_policy(policy.digest, policy.text)
+    try:
+        registry, batch = _registry(policy), list[Record]()
+        for number in range(past):
+            batch += _played(registry, ThreadState(ThreadId(f"past{number}")), _finished(RunId("r"), 1))[0]
+            if len(batch) > 5000:
+                await log.append_many(batch)
+                batch.clear()
+        await log.append_many(batch)
+        began = time.perf_counter()
+        await OpenRuns.of(log, {})
+        return time.perf_counter() - began
+    finally:
+        await log.close()
+
+
+def _registry(policy: Policy) -> Registry:
+    return Registry(policy, {policy.digest: policy}, Vault(b"bench"))
+
+
+def _played(registry: Registry, state: ThreadState, said: Iterator[Said]) -> tuple[list[Record], ThreadState]:
+    records: list[Record] = []
+    for run, observation in said:
+        step, sealed = record(registry, state, run, observation, state.at + 1000)
+        state = step.state
+        if sealed is not None:
+            records.append(sealed)
+    return records, state
+
+
+def _finished(run: RunId, calls: int) -> Iterator[Said]:
+    yield from _called(run, calls)
+    yield run, FinishRequested(core.BY)
+
+
+def _called(run: RunId, calls: int) -> Iterator[Said]:
+    for number in range(calls):
+        call = CallId(f"call_{run}_{number:06d}")
+        wanted = Wanted(call, "Read", {"file_path": f"src/f{number % 10_000}.py"})
+        yield run, IntentsReceived(core.BY, (wanted,), nesting="explicit")
+        yield run, OutcomeReported(core.BY, call, "success", content="ok")
+
+
+# --- a long thread through its snapshot ------------------------------------------------------------------------------
+
+
+def _one_run(records: int) -> Iterator[Said]:
+    return _called(RunId("r"), records // 2)
+
+
+def _denied(records: int) -> Iterator[Said]:
+    for number in range(records):
+        wanted = Wanted(CallId(f"call_{number:06d}"), "Forbidden", {})
+        yield RunId("r"), IntentsReceived(core.BY, (wanted,), nesting="explicit")
+
+
+def _many_runs(records: int) -> Iterator[Said]:
+    for number in range(records // 11):
+        yield from _finished(RunId(f"run{number}"), 5)
+
+
+SHAPES: dict[str, tuple[str, Callable[[int], Iterator[Said]]]] = {
+    "one_run": (core.PLAIN, _one_run),
+    "denials": (core.PLAIN, _denied),
+    "many_runs": (core.PLAIN, _many_runs),
+    "machines": (core.machines(5, 1), _one_run),
+    "machines_of_many_runs": (core.machines(5, 1).replace("initial: n", "scope: run, initial: n"), _many_runs),
+}
+
+
+async def _loads(long: int) -> dict[str, float]:
+    """CPU time (ms) from a log with a snapshot to the state of a thread, best of some, and what making the snapshot takes."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
+        for shape, (text, said) in SHAPES.items():
+            policy = load_text(text, "bench.yaml")
+            _, state = _played(_registry(policy), ThreadState(ThreadId(shape)), said(long))
+            log = await open_for_writing(Path(name) / f"{shape}.db")
+            try:
+                found[f"load_ms_{shape}"] = await _load(log, policy, state)
+            finally:
+                await log.close()
+            found[f"snapshot_ms_{shape}"] = min(_seconds(partial(states.dump, state)) for _ in range(LOADS)) * 1000
+    return found
+
+
+async def _load(log: EventLog, policy: Policy, state: ThreadState) -> float:
+    await log.put_policy(policy.digest, policy.text)
+    await log.save_snapshot(state.thread, state.seq, states.dump(state))
+    spent: list[float] = []
+    for _ in range(LOADS):
+        threads = Threads(log, policy, Vault(b"bench"))
+        began = time.process_time()
+        loaded = await threads.look(state.thread)
+        spent.append(time.process_time() - began)
+        assert loaded == state
+    return min(spent) * 1000
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+# --- an idle run -----------------------------------------------------------------------------------------------------
+
+
+def _memory(runs: int = 400) -> dict[str, float]:
+    """Bytes that an open run keeps in memory, by the calls that it has made, each on a thread of its own.
+
+    By what Python allocates, and for ten calls also by what the process holds.
+    """
+    policy = load_text(core.PLAIN, "bench.yaml")
+    core.play(policy, 10)
+    found: dict[str, float] = {}
+    for calls in (0, 10, 1000):
+        gc.collect()
+        tracemalloc.start()
+        kept = [core.play(policy, calls, thread=f"m{calls}x{number}")[2] for number in range(runs if calls < 1000 else 10)]
+        gc.collect()
+        found[f"bytes_per_run_{calls}_calls"] = tracemalloc.get_traced_memory()[0] / len(kept)
+        tracemalloc.stop()
+    before = _resident()
+    kept = [core.play(policy, 10, thread=f"resident{number}")[2] for number in range(10_000)]
+    found["resident_bytes_per_run_10_calls"] = (_resident() - before) / len(kept)
+    return found
+
+
+def _resident() -> int:
+    """Bytes of memory that the process has in use."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
