@@ -14,13 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nats
 from nats.aio.msg import Msg
 
-from benchmarks import approvals, core, detectors
+from benchmarks import approvals, big_state, core, detectors
 
 ROOT = Path(__file__).parents[1]
 
@@ -118,6 +119,10 @@ def approve(seconds: float, uvloop: bool) -> dict[str, float]:
     return {"approve_ms_p50": half, "approve_ms_p99": most}
 
 
+def _loads_in_time(shape: str, found: dict[str, Any]) -> bool:
+    return bool(found[f"load_ms_{shape}"] <= 50)
+
+
 TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "decide_us_p50": ("<= 25", lambda f: f["decide_us_p50"] <= 25),
     "decide_us_p50_10000th": ("<= 1.1 x 10th", lambda f: f["decide_us_p50_10000th"] <= 1.1 * f["decide_us_p50_10th"]),
@@ -135,6 +140,11 @@ TARGETS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "decide_us_p50_20_contracts_2_applying": ("<= 50", lambda f: f["decide_us_p50_20_contracts_2_applying"] <= 50),
     "decide_us_p50_50_in_flight_on_5_instances": ("<= 40", lambda f: f["decide_us_p50_50_in_flight_on_5_instances"] <= 40),
     "decide_us_p50_100_machines_5_touching": ("<= 25", lambda f: f["decide_us_p50_100_machines_5_touching"] <= 25),
+    "bytes_per_idle_run": ("<= 4096", lambda f: f["bytes_per_idle_run"] <= 4096),
+    "bytes_per_run_10_calls": ("<= 4096", lambda f: f["bytes_per_run_10_calls"] <= 4096),
+    "start_s": ("<= 2", lambda f: f["start_s"] <= 2),
+    "first_cap_s": ("<= 2", lambda f: f["first_cap_s"] <= 2),
+    **{f"load_ms_{shape}": ("<= 50", partial(_loads_in_time, shape)) for shape in big_state.SHAPES},
 }
 
 
@@ -144,6 +154,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each closed loop, three times")
     parser.add_argument("--core", action="store_true", help="only what needs no bus")
     parser.add_argument("--uvloop", action="store_true", help="the daemon on uvloop (extra `gated[uvloop]`)")
+    parser.add_argument("--state", action="store_true", help="starts, loads and memory with big state, nothing else")
     parser.add_argument("--cluster", action="store_true", help="workers on the JetStream log, nothing else")
     chosen = parser.parse_args()
     if chosen.cluster:
@@ -152,9 +163,12 @@ def main() -> None:
         cluster.main([argument for argument in sys.argv[1:] if argument != "--cluster"])
         return
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
-    found |= core.measure()
-    found |= detectors.measure()
-    if not chosen.core:
+    if chosen.state:
+        found |= big_state.measure()
+    else:
+        found |= core.measure()
+        found |= detectors.measure()
+    if not chosen.core and not chosen.state:
         found |= in_turns(chosen.seconds, chosen.uvloop)
         found |= approve(chosen.seconds, chosen.uvloop)
     if chosen.json:

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -64,14 +63,14 @@ def _starts(past: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
         folder = Path(name)
         (folder / "policy.yaml").write_text(core.PLAIN)
-        found = {"start_s_no_runs": _start(folder, signal.SIGTERM)}
-        found["start_first_cap_s"] = asyncio.run(_fill(folder / "data" / "log.db", past))
-        found["start_s_after_a_kill"] = _start(folder, signal.SIGTERM)  # the log goes on behind what was sealed
-        found["start_s"] = min(_start(folder, signal.SIGTERM) for _ in range(3))
+        found = {"start_s_no_runs": min(_start(folder) for _ in range(3))}
+        found["first_cap_s"] = asyncio.run(_fill(folder / "data" / "log.db", past))
+        found["start_s_after_a_kill"] = _start(folder)  # the log goes on behind what was sealed
+        found["start_s"] = min(_start(folder) for _ in range(3))
     return found
 
 
-def _start(folder: Path, end: signal.Signals) -> float:
+def _start(folder: Path) -> float:
     """Seconds from the command to its being up."""
     command = [sys.executable, "-m", "gated", "up", "--data", "data", "--no-console"]
     began = time.perf_counter()
@@ -82,13 +81,13 @@ def _start(folder: Path, end: signal.Signals) -> float:
         spent = time.perf_counter() - began
         if "is up" not in line:
             sys.exit((folder / "errors").read_text())
-        gate.send_signal(end)
+        gate.terminate()
         gate.wait(60)
     return spent
 
 
 async def _fill(path: Path, past: int) -> float:
-    """Put finished runs into a log, each on a thread of its own; how long the first count of open runs takes on it (s)."""
+    """Put finished runs into a log, each on a thread of its own; the CPU time of a first count of its open runs (s)."""
     log, policy = await open_for_writing(path), load_text(core.PLAIN, "bench.yaml")
     await log.put_policy(policy.digest, policy.text)
     try:
@@ -99,9 +98,9 @@ async def _fill(path: Path, past: int) -> float:
                 await log.append_many(batch)
                 batch.clear()
         await log.append_many(batch)
-        began = time.perf_counter()
+        began = time.process_time()
         await OpenRuns.of(log, {})
-        return time.perf_counter() - began
+        return time.process_time() - began
     finally:
         await log.close()
 

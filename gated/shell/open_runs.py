@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -15,6 +16,8 @@ from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import AgentId, IntentsReceived, Observation, RunEnded, RunId, RunOpened, RunStarted, ThreadId, unseal
 from gated.shell.log import ReadableLog
+
+Held = dict[tuple[ThreadId, RunId], AgentId]
 
 MARKS = (b'"run_opened"', b'"run_ended"')  # what a record that opens or ends a run holds
 
@@ -31,6 +34,25 @@ def asks_of_open_runs(registry: Registry, state: ThreadState, run: RunId, observ
     return profile is not None and profile.max_open is not None
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A log that finds its open runs by itself."""
+
+    async def open_runs(self) -> Held: ...
+
+
+async def _read(log: ReadableLog) -> Held:
+    held: Held = {}
+    async for _, record in log.read_all():
+        if any(mark in record.body for mark in MARKS):
+            for decision in unseal(record).decisions:
+                if isinstance(decision, RunOpened):
+                    held[record.thread, record.run] = decision.agent
+                elif isinstance(decision, RunEnded):
+                    held.pop((record.thread, record.run), None)
+    return held
+
+
 class OpenRuns:
     """The open runs of every agent."""
 
@@ -44,16 +66,8 @@ class OpenRuns:
         Raises `LogUnavailable`.
         """
         states = dict(states)  # while the log is read, threads may leave memory
-        held: dict[tuple[ThreadId, RunId], AgentId] = {}
-        async for _, record in log.read_all():
-            if record.thread in states or not any(mark in record.body for mark in MARKS):
-                continue
-            for decision in unseal(record).decisions:
-                if isinstance(decision, RunOpened):
-                    held[record.thread, record.run] = decision.agent
-                elif isinstance(decision, RunEnded):
-                    held.pop((record.thread, record.run), None)
-        total = Counter(held.values())
+        held = await log.open_runs() if isinstance(log, Counting) else await _read(log)
+        total = Counter(agent for (thread, _), agent in held.items() if thread not in states)
         for state in states.values():
             total.update(dict(state.open_runs))
         return cls(total)

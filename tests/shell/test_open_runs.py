@@ -38,8 +38,8 @@ async def test_a_daemon_that_starts_counts_what_its_log_holds_open(tmp_path: Pat
     async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
         heard = await ears(worker, "worker")
         async with daemon_on(bus, tmp_path):
-            for number in range(2):
-                await tell(worker, agent("worker"), f"r{number}", intents((f"c{number}", "T", {})))
+            for number in range(2):  # what an agent says does not end a run
+                await tell(worker, agent("worker"), f"r{number}", intents((f"c{number}", "T", {"kind": "run_ended"})))
             await heard.count(2)
         async with daemon_on(bus, tmp_path) as live:
             await tell(worker, agent("worker"), "r2", intents(("c2", "T", {})))

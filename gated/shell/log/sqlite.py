@@ -18,7 +18,7 @@ import aiosqlite
 import anyio
 
 from gated.core.chain import Anchors, CheckpointNote
-from gated.events import GENESIS, Record, RunId, ThreadId
+from gated.events import GENESIS, AgentId, Record, RunId, ThreadId
 from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable, Positioned
 from gated.shell.log.sealing import Sealing
 from gated.shell.log.sqlite_file import COLUMNS, connect_reader, meaning, take_lock
@@ -33,6 +33,17 @@ _NEXT: Final = "update heads set seq = ?, hash = ? where thread = ? and seq = ? 
 _DUE: Final = "insert or replace into deadlines values (?, ?, ?)"
 _CHECKPOINT: Final = """insert into checkpoints (position, note) select ?1, ?2
 where not exists (select 1 from checkpoints where position = ?1 and note = ?2)"""
+
+
+# A quick look at the bytes says where a run may have opened or ended, and the decisions themselves whether it did: an agent's
+# arguments may say anything.
+_OPEN_RUNS: Final = """
+select thread, run, max(agent) from (
+    select r.thread, r.run, d.value ->> '$.kind' as kind, d.value ->> '$.agent' as agent
+    from records r, json_each(cast(r.body as text), '$.decisions') d
+    where instr(r.body, cast('"run_opened"' as blob)) or instr(r.body, cast('"run_ended"' as blob))
+) where kind in ('run_opened', 'run_ended') group by thread, run having sum(kind = 'run_ended') = 0
+"""
 
 
 class SqliteLog:
@@ -174,6 +185,9 @@ class SqliteLog:
     async def open_deadlines(self) -> AsyncIterator[tuple[int, ThreadId, RunId]]:
         for due, thread, run in await self._all("select due, thread, run from deadlines where due > 0 order by due"):
             yield int(due), ThreadId(thread), RunId(run)
+
+    async def open_runs(self) -> dict[tuple[ThreadId, RunId], AgentId]:
+        return {(ThreadId(thread), RunId(run)): AgentId(agent) for thread, run, agent in await self._all(_OPEN_RUNS)}
 
     async def close(self) -> None:
         await self._reader.close()  # first, since whoever closes last clears the WAL, and a reader cannot

@@ -40,9 +40,9 @@ create table if not exists anchors (
 ) strict, without rowid;
 create table if not exists meta (key text primary key, value text not null) strict;
 insert or ignore into meta values ('version', '{version}'), ('epoch', '0');
-insert into heads select thread, seq, hash from (select thread, max(seq) as seq, hash from records group by thread)
-    where not exists (select 1 from heads);
 """
+
+_HEADS: Final = "insert into heads select thread, max(seq), hash from records group by thread"
 
 # `insert or replace` deletes without a delete trigger (unless its connection asks for them): it is stopped before it inserts.
 _GUARDS: Final = """
@@ -71,6 +71,8 @@ def connect(path: Path) -> tuple[sqlite3.Connection, int]:
         connection.execute("pragma wal_autocheckpoint = 4000")
         _check_version(path, connection)
         connection.executescript(f"begin immediate; {SCHEMA} commit;")
+        if not connection.execute("select 1 from heads limit 1").fetchall():
+            connection.execute(_HEADS)
         sql = "update meta set value = cast(value as integer) + 1 where key = 'epoch' returning cast(value as integer)"
         return connection, int(connection.execute(sql).fetchall()[0][0])
     except BaseException:
