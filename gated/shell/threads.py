@@ -6,7 +6,7 @@ INVARIANT: a snapshot is never ahead of what is durable, and a thread that is be
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -18,14 +18,42 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import Body, Observation, PolicyBound, ThreadId, unseal
-from gated.shell.log import EventLog, LogDamaged, LogUnavailable
+from gated.events import Observation, PolicyBound, ThreadId, unseal
+from gated.shell.log import EventLog, LogDamaged, LogUnavailable, ReadableLog
 from gated.shell.policies import load_stored
 
 CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
 
 log = structlog.get_logger("gated.runs")
+
+
+async def state_at_end(
+    event_log: ReadableLog, thread: ThreadId, know: Callable[[str], Awaitable[None]], known: Callable[[], Mapping[str, Policy]]
+) -> tuple[ThreadState, int]:
+    """The state of a thread after its last record, and the number of the record that its snapshot is of (0: there is none).
+
+    `know` makes a policy one of those that `known` gives.
+    """
+    state = ThreadState(thread)
+    snapshot = await event_log.load_snapshot(thread)
+    if snapshot is not None:
+        try:
+            state = states.load(snapshot[1])
+        except ValueError as error:
+            log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
+    saved = state.seq
+    for digest in state.policies:  # before the records behind the snapshot are folded
+        await know(digest)
+    async for stored in event_log.read(thread, saved):
+        if stored.seq != state.seq + 1:
+            raise LogDamaged(0, f"thread `{thread}`: record {stored.seq} follows record {state.seq} and no snapshot tells more")
+        body = unseal(stored)
+        await know(body.policy)
+        if isinstance(body.observation, PolicyBound):
+            await know(body.observation.policy)
+        state = fold(known(), state, body, stored.hash)
+    return state, saved
 
 
 class Threads:
@@ -53,34 +81,12 @@ class Threads:
         self.states.move_to_end(state.thread)
 
     async def _load(self, thread: ThreadId) -> ThreadState:
-        state = ThreadState(thread)
-        snapshot = await self._log.load_snapshot(thread)
-        if snapshot is not None:
-            try:
-                state = states.load(snapshot[1])
-            except ValueError as error:
-                log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
-        for digest in state.policies:  # before the records behind the snapshot are folded
-            await self._know_policy(digest)
+        state, saved = await state_at_end(self._log, thread, self._know_policy, lambda: self.registry.known)
         if len(self._saved) > 2 * CACHE:  # most of them threads that were only looked at
             self._saved = {known: seq for known, seq in self._saved.items() if known in self.states}
-        self._saved[thread] = state.seq
-        async for stored in self._log.read(thread, state.seq):
-            if stored.seq != state.seq + 1:
-                raise LogDamaged(
-                    0, f"thread `{thread}`: record {stored.seq} follows record {state.seq} and no snapshot tells more"
-                )
-            body = unseal(stored)
-            await self._know(body)
-            state = fold(self.registry.known, state, body, stored.hash)
+        self._saved[thread] = saved
         self._on_load(state)
         return state
-
-    async def _know(self, body: Body) -> None:
-        await self._know_policy(body.policy)
-        digest = getattr(body.observation, "policy", None)
-        if isinstance(digest, str):
-            await self._know_policy(digest)
 
     async def with_policy(self, observation: Observation) -> Observation:
         """A wish to bind a run, with whether the log has the policy: it may have it later, and a replay must decide the same."""

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import structlog
 
-from gated.core import state as states
-from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.state import ThreadState
 from gated.errors import GatedError
-from gated.events import Body, NoticeReported, ThreadId, unseal
+from gated.events import Body, NoticeReported, ThreadId
 from gated.shell.log import ReadableLog
 from gated.shell.notify.notifier import Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings, Subject
 from gated.shell.policies import load_stored
+from gated.shell.threads import state_at_end
 
 log = structlog.get_logger("gated.notify")
 
@@ -38,21 +37,7 @@ class Past:
 
     async def look(self, thread: ThreadId) -> ThreadState:
         """The state of a thread at the end of its records."""
-        state = ThreadState(thread)
-        snapshot = await self._log.load_snapshot(thread)
-        if snapshot is not None:
-            try:
-                state = states.load(snapshot[1])
-            except ValueError:
-                log.info("a snapshot of another version, folding the records", thread=thread)
-        for digest in state.policies:
-            await self._know(digest)
-        async for stored in self._log.read(thread, state.seq):
-            body = unseal(stored)
-            await self._know(body.policy)
-            await self._know(str(getattr(body.observation, "policy", "")))
-            state = fold(self._known, state, body, stored.hash)
-        return state
+        return (await state_at_end(self._log, thread, self._know, lambda: self._known))[0]
 
     async def _know(self, digest: str) -> None:
         if digest and digest not in self._known:
