@@ -156,7 +156,10 @@ PROOFS: dict[str, tuple[tuple[str, str], ...]] = {
     "replay in another order, other ids after an upgrade": (("core/test_replay.py", "test_a_log_replays_byte_for_byte"),),
     "a golden log in the repository": (("core/test_replay.py", "test_frozen_histories_replay"),),
     "rate-limit events with empty fields": ((BUDGETS, "a call counts from its admission, not from its outcome"),),
-    "long histories slow down": (("core/test_replay.py", "test_snapshot_and_tail_are_the_whole_fold"),),
+    "long histories slow down, without warning": (
+        ("core/test_replay.py", "test_snapshot_and_tail_are_the_whole_fold"),
+        ("shell/test_long_threads.py", "test_of_a_thread_that_grows_long_people_are_warned"),
+    ),
     "shadow verdicts mistaken for real ones": (
         ("scenarios/whole.yaml", "observed"),
         ("scenarios/whole.yaml", "what is observed does not end the pipeline"),

@@ -24,6 +24,7 @@ from gated.shell.policies import load_stored
 
 CACHE: Final = 10_000  # threads whose state stays in memory
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
+LONG: Final = 50_000  # records of a thread at which people are warned, and at each so many more
 
 log = structlog.get_logger("gated.runs")
 
@@ -126,6 +127,10 @@ class Threads:
             if await self._log.get(state.thread, state.seq) is None:
                 return
             await self._log.save_snapshot(state.thread, state.seq, states.dump(state))
+            if state.seq // LONG > self._saved.get(state.thread, 0) // LONG:
+                log.warning(
+                    "a thread grows long: end its runs, and begin others on a new one", thread=state.thread, records=state.seq
+                )
             self._saved[state.thread] = state.seq
         except LogUnavailable as error:
             log.warning("cannot save a snapshot", thread=state.thread, error=str(error))
