@@ -13,6 +13,7 @@ import pytest
 from anyio import to_thread
 from nats.aio.msg import Msg
 
+from gated import wire
 from gated.client import Verdict
 from gated.core.decide import record
 from gated.core.fold import fold
@@ -174,7 +175,7 @@ async def test_what_a_timer_decided_just_before_the_daemon_died_is_said_at_the_n
         codes = [answer.code for _, answer in heard.heard if isinstance(answer, Verdict)]
         assert codes == ["privilege.approval_required", "approvals.expired"]
         async with open_log(str(tmp_path / "log.db")) as log:
-            stored = [stored.body async for _, stored in log.read_all()]
+            stored = [wire.record_event(stored) async for _, stored in log.read_all()]
         await heard.until(lambda: len(events) == len(stored))
     assert sorted(events) == sorted(stored)
 
