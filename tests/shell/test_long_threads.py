@@ -9,9 +9,7 @@ from gated.shell import threads
 from shell.live import agent, ears, gate, intents, tell
 
 
-async def test_a_thread_that_grows_long_is_said_to_at_each_so_many_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_thread_that_grows_long_people_are_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "SNAPSHOT", 2)
     monkeypatch.setattr(threads, "LONG", 10)
     with structlog.testing.capture_logs() as lines:
