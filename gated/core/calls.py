@@ -238,7 +238,8 @@ def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
         limit = hearing.policy.limits.max_instances
         full = engine.full(profile.machines, turn.state.order, turn.run_id, hearing.touched, limit)
         if full is not None:
-            return Judged(plea, denied(plea, "lifecycle.limit", full, hop=True))
+            verdict = denied(plea, "lifecycle.limit", full, hop=False)
+            return Judged(plea, replace(verdict, findings=(*ruling.findings, *verdict.findings)))
     decided = CallDecided(
         call=plea.id,
         tool=plea.tool,

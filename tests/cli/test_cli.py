@@ -255,6 +255,7 @@ def test_policy_test_prints_one_object_a_scenario(tmp_path: Path) -> None:
     assert [(r["scenario"], r["ok"]) for r in results] == [("good", True), ("bad", False)]
     assert set(results[1]) == {"file", "scenario", "ok", "seed", "failures"}
     assert set(results[1]["failures"][0]) == {"step", "key", "expected", "got", "findings"}
+    assert results[1]["failures"][0]["step"] == 1
     file.write_text("policy: {version: 1}\nscenarios: [{name: x, steps: [{intent: {tool: T}, expekt: {}}]}]\n")
     assert gated("policy", "test", file)[0] == 2
 

@@ -133,7 +133,7 @@ def summary(world: World, answers: list[Any]) -> dict[str, Any]:
             case UngatedExecution():
                 view["ungated"] = True
             case RunEnded() | RunAnswered():
-                view["status"] = "complete" if isinstance(answer, RunEnded) and answer.status == "aborted" else answer.status
+                view["status"] = answer.status
                 view["message"] = getattr(answer, "message", None) or getattr(answer, "reason", "")
                 view["ungrounded"], view["grounded_calls"] = answer.ungrounded, answer.grounded_calls
             case TicketAnswered():

@@ -30,9 +30,10 @@ Named = str | dict[str, Any]  # a policy beside the file, or the policy itself
 
 
 class Failure(Struct, frozen=True):
-    """One expectation that did not hold. `step` is the position in the file, `state` or `replay`."""
+    """One expectation that did not hold. `step` is its number in the scenario, from 1; `2.1.3` inside `concurrent` (step, list,
+    step of the list); `state` or `replay`."""
 
-    step: str
+    step: int | str
     key: str
     expected: Any
     got: Any
@@ -249,7 +250,7 @@ class _Play:
         if step.expect is UNSET:
             refused = [view for view in views if view.get("refused")]
             if refused and step.action not in ("run", "switch"):
-                self.failures.append(Failure(label, "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}"))
+                self.failures.append(Failure(_number(label), "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}"))
         elif single and isinstance(step.expect, dict):
             self._differs(label, views, lambda: expect.compare(step.expect, expect.summary(self.world, answers)))
         else:
@@ -260,7 +261,7 @@ class _Play:
             comparing()
         except expect.Difference as found:
             findings = expect.findings_of(views)
-            self.failures.append(Failure(label, found.key, found.expected, found.got, findings))
+            self.failures.append(Failure(_number(label), found.key, found.expected, found.got, findings))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -277,6 +278,10 @@ class _Play:
         difference: ReplayDifference | None = replay((e.record for e in world.log), world.known.get)
         if difference is not None:
             self.failures.append(Failure("replay", difference.what, difference.recorded, difference.derived))
+
+
+def _number(label: str) -> int | str:
+    return int(label) if label.isdecimal() else label
 
 
 def _last(views: list[dict[str, Any]]) -> dict[str, Any]:
