@@ -66,7 +66,7 @@ def test_the_table_of_the_readme_has_every_command() -> None:
 
 def test_the_tree_of_the_readme_is_there() -> None:
     tree = (ROOT / "README.md").read_text().partition("## The tree")[2].split("```")[1]
-    lines = [(len(line) - len(line.lstrip()), re.split(r" {2,}(?=[^ ]* )", line.strip())[0]) for line in tree.splitlines()[2:]]
+    lines = [(len(line) - len(line.lstrip()), line[:37]) for line in tree.splitlines()[2:]]
     named = [(indent, name) for indent, names in lines for name in names.split() if name.endswith(("/", ".py"))]
     assert len(named) > 20
     assert [name for indent, name in named if not (ROOT / "gated" / ("core" if indent > 2 else "") / name).exists()] == []
