@@ -31,8 +31,9 @@ from gated.events import Body, NoticeReported
 from gated.shell import api, bus
 from gated.shell.custody import Custody, publish_copies
 from gated.shell.detectors.judge import judge_of
+from gated.shell.erasing import NO_FOLDER
 from gated.shell.keys import VAULT_BYTES
-from gated.shell.log import EventLog, Sealed
+from gated.shell.log import EventLog, LogUnavailable, Sealed
 from gated.shell.metrics import Gauges
 from gated.shell.notify.notifier import Counts, Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings
@@ -87,6 +88,7 @@ class Daemon:
         try:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
             await anyio.to_thread.run_sync(self.scorer.need, policy.semantic)
+            await anyio.to_thread.run_sync(check_keys, self.settings.custody, policy)
             await self.runs.log.put_policy(policy.digest, policy.text)
         except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self.runs.registry.current.digest)
@@ -103,6 +105,7 @@ class Daemon:
 @asynccontextmanager
 async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> AsyncIterator[Daemon]:
     """Run a daemon while the block runs, then drain it: what was taken is decided, published and acknowledged."""
+    await anyio.to_thread.run_sync(check_keys, settings.custody, policy)
     await event_log.put_policy(policy.digest, policy.text)
     if isinstance(event_log, Sealed):
         event_log.seal_only_when_asked()
@@ -162,6 +165,14 @@ async def _drain(made: Daemon, event_log: EventLog, client: Client, ended: anyio
     except NatsError as error:
         why = str(error) or type(error).__name__
     log.warning("not everything is settled and said: the next start goes on with it", why=why)
+
+
+def check_keys(custody: Custody | None, policy: Policy) -> None:
+    """Raises `LogUnavailable` where a policy keeps data under keys of subjects, and there is no folder to make them in."""
+    if policy.redactor.subject is not None:
+        if custody is None:
+            raise LogUnavailable(NO_FOLDER)
+        custody.keyring.name()
 
 
 def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: Client) -> Daemon:

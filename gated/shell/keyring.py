@@ -26,7 +26,7 @@ from gated.shell import faults
 from gated.shell.keys import KeyFileError, read_private, sync_folder, write_new
 from gated.shell.log import LogUnavailable
 
-KEY, ERASED, LOCK = ".key", ".erased", "lock"
+KEY, ERASED, LOCK, NAME = ".key", ".erased", "lock", "name"
 CACHE: Final = 10_000  # subjects whose keys stay in memory
 
 
@@ -66,7 +66,7 @@ class Keyring:
         except KeyFileError as error:
             raise LogUnavailable(str(error)) from error
         except OSError as error:
-            raise LogUnavailable(f"the keys of subjects in `{self.folder}` cannot be used: {error.strerror}") from error
+            raise self._unusable(error) from error
         if len(self.at_hand.held) >= CACHE:
             self.at_hand.held.clear()
         self.at_hand.held[holder], self._read_as[holder] = held, before
@@ -77,6 +77,18 @@ class Keyring:
         for holder in stale:
             self.at_hand.held.pop(holder, None)
         return not stale
+
+    def name(self) -> str:
+        """What this folder is known by, wherever it is mounted. Raises `LogUnavailable` where it cannot be written."""
+        try:
+            with self._locked():
+                write_new(self.folder / NAME, secrets.token_hex(16).encode() + b"\n")
+            return read_private(self.folder / NAME).decode().strip()
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> LogUnavailable:
+        return LogUnavailable(f"the keys of subjects in `{self.folder}` cannot be used: {error.strerror}")
 
     def find(self, holder: str, *, to_seal: bool) -> Held:
         """What the disk says now: for reading outside of decisions. Makes no key."""

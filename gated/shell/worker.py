@@ -207,6 +207,9 @@ class Worker:
         return True
 
     async def put_policy(self, policy: Policy) -> None:
+        keyring = self.place.keyring
+        if policy.redactor.subject is not None and keyring is not None:
+            await self.writer.agree_on_folder(await anyio.to_thread.run_sync(keyring.name))
         await self.writer.put_policy(policy.digest, policy.text)
 
     async def keep_sealed(self, sealing: Sealing) -> None:

@@ -254,3 +254,13 @@ async def test_without_a_folder_of_keys_nothing_is_decided_under_it() -> None:
     assert KeysAtHand().held == {}
     with pytest.raises(LogUnavailable, match="folder of keys"):
         await Subjects(None, Vault(b"k" * 32)).keyed(decide)
+
+
+async def test_a_gate_does_not_start_where_it_can_make_no_keys(tmp_path: Path) -> None:
+    write_policy(tmp_path, ENCRYPTED)
+    async with server(tmp_path) as (_, bus):
+        (tmp_path / "keys").mkdir()
+        (tmp_path / "keys" / "subjects").write_text("in the way")
+        with pytest.raises(LogUnavailable, match="cannot be used"):
+            async with daemon_on(bus, tmp_path):
+                pass

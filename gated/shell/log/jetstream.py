@@ -178,16 +178,24 @@ class JetStreamLog(JetStreamReader):
 
     async def agree_on_key(self, fingerprint: str) -> None:
         """The first worker says which redaction key the cluster has; raises `SetupError` where this one has another."""
+        if await self._first_said(self.names.key, fingerprint) != fingerprint:
+            raise SetupError("this worker's redaction key is not the cluster's: give every worker the same folder of `--keys`")
+
+    async def agree_on_folder(self, folder: str) -> None:
+        """The same of the folder in which keys of subjects are made and erased: what is erased in one must be so for all."""
+        if await self._first_said(self.names.subjects, folder) != folder:
+            raise SetupError("this worker's keys of subjects are not the cluster's: its workers share one folder of `--keys`")
+
+    async def _first_said(self, subject: str, value: str) -> str:
+        """What the first worker said there, which may have been this one, now."""
         self._check_writing()
-        subject = self.names.key
         try:
-            await self.api.store(self.messages.of(subject, fingerprint.encode(), {EXPECTED: "0"}))
+            await self.api.store(self.messages.of(subject, value.encode(), {EXPECTED: "0"}))
         except Refused as error:
             if error.code not in WRONG_SEQUENCE:
-                raise LogUnavailable(f"cannot write which key the cluster has: {error.why}") from error
+                raise LogUnavailable(f"cannot write what the cluster agrees on: {error.why}") from error
         said = await self.api.ask(f"STREAM.MSG.GET.{self.names.log}", {"last_by_subj": subject})
-        if base64.b64decode(said["message"]["data"]).decode() != fingerprint:
-            raise SetupError("this worker's redaction key is not the cluster's: give every worker the same folder of `--keys`")
+        return base64.b64decode(said["message"]["data"]).decode()
 
     async def put_checkpoint(self, note: CheckpointNote) -> None:
         self._check_writing()

@@ -51,6 +51,11 @@ class Names(NamedTuple):
         return f"{self.prefix}.checkpoint.key"
 
     @property
+    def subjects(self) -> str:
+        """Where the name of the folder stands that the cluster has its keys of subjects in."""
+        return f"{self.prefix}.checkpoint.subjects"
+
+    @property
     def others(self) -> str:
         """What stands in the log's stream beside records."""
         return f"{self.prefix}.*.*"
