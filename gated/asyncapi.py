@@ -12,6 +12,9 @@ from gated import wire
 from gated.events import Body
 
 RECORD: Final = "Record"
+_TO_AGENTS: Final = (
+    f"the gate's answers to an agent; `{wire.UNKNOWN}` stands for the thread and the run of a message whose ids were refused"
+)
 
 _IN: Final = {
     "agent": "what an agent says for its run",
@@ -33,7 +36,7 @@ def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
         f"in_{role}": _channel(f"{prefix}.in.{{thread}}.{{run}}.{role}.{{name}}", wire.SENDERS[role], text)
         for role, text in _IN.items()
     }
-    channels["out"] = _channel(f"{prefix}.out.{{thread}}.{{run}}.agent.{{name}}", outbound, "the gate's answers to an agent")
+    channels["out"] = _channel(f"{prefix}.out.{{thread}}.{{run}}.agent.{{name}}", outbound, _TO_AGENTS)
     for role in ("approver", "operator", "runner"):
         address, told = f"{prefix}.out.{{thread}}.{{run}}.{role}.{{name}}", (wire.Refusal, wire.TicketMessage)
         channels[f"out_{role}"] = _channel(
