@@ -165,6 +165,12 @@ class JetStreamLog(JetStreamReader):
             if error.code not in WRONG_SEQUENCE:
                 raise LogUnavailable(f"cannot write the policy: {error.why}") from error
 
+    async def load_snapshot(self, thread: ThreadId) -> tuple[int, bytes] | None:
+        """The last snapshot. A new thread, which has no record, is not asked for one: its head is what is read next anyway."""
+        if self.leases.lost is None and await self.head_of(thread) is None:
+            return None
+        return await super().load_snapshot(thread)
+
     async def save_snapshot(self, thread: ThreadId, seq: int, data: bytes) -> None:
         async with self._lock:
             self._check_writing()

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from gated.core.chain import verify_records
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogConflict, LogDamaged, LogError, LogLocked, LogUnavailable, jetstream, jetstream_api
 from gated.shell.log.jetstream import JetStreamLog
-from gated.shell.log.jetstream_api import Outgoing, Refused, open_api
+from gated.shell.log.jetstream_api import Outgoing, Refused, Stored, open_api
 from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
 from gated.shell.log.jetstream_names import Names, partition_of
 from gated.shell.log.jetstream_reader import HASH
@@ -248,6 +248,25 @@ async def test_a_snapshot_is_whole_or_none(cluster: JetStreamBackend) -> None:
     assert await log.load_snapshot(T) is None
     await log.save_snapshot(T, 3, b"small")
     assert await log.load_snapshot(T) == (3, b"small")
+    await log.close()
+
+
+async def test_a_new_thread_is_known_to_be_one_after_a_single_question(
+    cluster: JetStreamBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await cluster.open()
+    asked: list[str] = []
+    ask = log.api.last_of
+
+    async def counted(stream: str, subjects: Sequence[str], up_to: int = 0) -> dict[str, Stored]:
+        asked.append(stream)
+        return await ask(stream, subjects, up_to)
+
+    monkeypatch.setattr(log.api, "last_of", counted)
+    assert await log.load_snapshot(T) is None
+    assert [r async for r in log.read(T)] == []
+    await log.append(T, 0, chained())
+    assert asked == [log.names.log]
     await log.close()
 
 
