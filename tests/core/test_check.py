@@ -180,6 +180,19 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "begins with `Read`, which the agent is not",
     ),
+    "the first tool of a longer way": (
+        [
+            ("[Read, Write, pay]", "[Write, pay]"),
+            ("terminal: [written]", "terminal: [done]"),
+            (
+                "from: [read, written], to: written}",
+                "from: [read, written], to: written}\n      - {on: pay, from: written, to: done}",
+            ),
+        ],
+        3,
+        "warning",
+        "transition 3 (`pay`) begins with `Read`, which the agent is not",
+    ),
     "first tool forbidden": ([('["Read(', '[Read, "Read(')], 3, "warning", "begins with `Read`, which the agent is not"),
     "no end for this agent": ([("[Read, Write, pay]", "[Read, pay]")], 3, "warning", "has no way to an end with the tools"),
     "calls too few": ([("{max_calls: 60}", "{max_calls: 1}")], 3, "warning", "needs 2 calls to end, `max_calls` is 1"),

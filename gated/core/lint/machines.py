@@ -62,7 +62,8 @@ def _unmet(where: Path, machine: Machine, may: May) -> Iterator[Advice]:
             continue
         wanted = [state for state in whole if transition.lists(state)]
         if wanted and not any(state in mine for state in wanted):
-            leading = sorted({f"`{t.on.text}`" for t in machine.transitions if t.to in wanted and not may(t)})
+            barred = [t for t in machine.transitions if not may(t) and t.to not in mine]
+            leading = sorted({f"`{t.on.text}`" for t in [t for t in barred if t.to in wanted] or barred})
             yield Advice(
                 where,
                 f"machine `{machine.name}`: transition {index + 1} (`{transition.on.text}`) begins with {', '.join(leading)}, "
