@@ -12,9 +12,7 @@ from gated import wire
 from gated.events import Body
 
 RECORD: Final = "Record"
-_TO_AGENTS: Final = (
-    f"the gate's answers to an agent; `{wire.UNKNOWN}` stands for the thread and the run of a message whose ids were refused"
-)
+_TO_AGENTS: Final = f"the gate's answers to an agent; `{wire.UNKNOWN}` stands for a thread or a run whose id was refused"
 
 _IN: Final = {
     "agent": "what an agent says for its run",

@@ -37,19 +37,20 @@ def test_subjects_outside_the_contract_mean_nothing(subject: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "bad"),
+    ("subject", "left", "bad"),
     [
-        ("gated.in.t$.r.agent.a", ("t$",)),
-        ("gated.in.t.*.agent.a", ("*",)),
-        ("gated.in..>.agent.a", ("", ">")),
-        ("gated.in.t.r.agent.a$", None),
-        ("gated.in.t$.r.daemon.a", None),
-        ("gated.in.t$.r.agent.a.b", None),
-        ("other.in.t$.r.agent.a", None),
+        ("gated.in.t$.r.agent.a", ("", "r"), ("t$",)),
+        ("gated.in.t.*.agent.a", ("t", ""), ("*",)),
+        ("gated.in..>.agent.a", ("", ""), ("", ">")),
     ],
 )
-def test_whose_ids_are_none_is_known_by_its_name(subject: str, bad: tuple[str, ...] | None) -> None:
-    assert wire.parse_bad_ids(subject) == (None if bad is None else (AGENT.sender, bad))
+def test_whose_ids_are_none_is_known_by_its_name(subject: str, left: tuple[str, str], bad: tuple[str, ...]) -> None:
+    assert wire.parse_bad_ids(subject) == (Origin(ThreadId(left[0]), RunId(left[1]), AGENT.sender), bad)
+
+
+@pytest.mark.parametrize("subject", ["t.r.agent.a$", "t$.r.daemon.a", "t$.r.agent.a.b", "t$.r.agent"])
+def test_a_subject_that_names_no_sender_is_nobodys(subject: str) -> None:
+    assert wire.parse_bad_ids(f"gated.in.{subject}") is None
 
 
 @pytest.mark.parametrize(("thread", "run"), [("", ""), ("t", ""), ("", "r")])

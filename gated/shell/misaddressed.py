@@ -23,12 +23,12 @@ def misaddressed(item: Input, prefix: str) -> Said:
     if found is None:
         log.warning("input on a subject outside the contract", subject=escape_text(item.subject))
         return Said(ThreadId(""), RunId(""), DeadlineReached(TIMER, 0), 0, 0, item.ack, None)
-    sender, bad = found
+    origin, bad = found
     what = " and ".join(f"`{escape_text(text, SHOWN)}`" for text in bad)
     reason = f"{what} cannot be the id of a thread or a run: use {ingress.ID_WORDS}"
     digest = hashlib.sha256(item.data).hexdigest()
-    refused = MessageRefused(sender, "ingress.id", reason, digest, len(item.data))
-    return Said(ThreadId(""), RunId(""), refused, item.at, 0, item.ack, item.message_id)
+    refused = MessageRefused(origin.sender, "ingress.id", reason, digest, len(item.data))
+    return Said(origin.thread, origin.run, refused, item.at, 0, item.ack, item.message_id)
 
 
 def settled(said: Said) -> Settled:

@@ -196,7 +196,7 @@ class Runs:
 
     async def _settle(self, said: Said) -> Settled | None:
         """Decide one input on the state that those before it left; None where it is set aside."""
-        if not said.thread:
+        if not said.thread or not said.run:
             return misaddressed.settled(said)
         if self._held and self._held.follows(said.thread, said):
             return None

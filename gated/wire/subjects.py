@@ -57,10 +57,14 @@ def parse_in_subject(subject: str, prefix: str = PREFIX) -> Origin | None:
     return found
 
 
-def parse_bad_ids(subject: str, prefix: str = PREFIX) -> tuple[Sender, tuple[str, ...]] | None:
-    """Who spoke on a subject that has all its tokens, and which of thread and run are no ids."""
+def parse_bad_ids(subject: str, prefix: str = PREFIX) -> tuple[Origin, tuple[str, ...]] | None:
+    """Who spoke on a subject that has all its tokens, and which of thread and run are no ids: those are empty in the origin."""
     found = _parts(subject, prefix)
-    return None if found is None else (found.sender, tuple(token for token in found[:2] if not ingress.is_id(token)))
+    if found is None:
+        return None
+    thread, run = (token if ingress.is_id(token) else "" for token in found[:2])
+    bad = tuple(token for token in found[:2] if not ingress.is_id(token))
+    return Origin(ThreadId(thread), RunId(run), found.sender), bad
 
 
 def _parts(subject: str, prefix: str) -> Origin | None:
