@@ -11,7 +11,7 @@ import typer
 from msgspec import Struct
 
 from gated.cli.output import place_of
-from gated.events import Body, CallDecided, CallRefused, CallSettled, RunId, RunOpened, ThreadId
+from gated.events import Body, CallDecided, CallRefused, CallSettled, DataErased, RunId, RunOpened, ThreadId
 from gated.units import rfc3339
 
 COLUMNS = ("position", "at", "thread/run", "seq", "by", "decision", "tool", "why")
@@ -91,5 +91,7 @@ def rows(position: int, body: Body) -> Iterator[Row]:
                 yield (*head, "refused", decision.call or "", f"{decision.code} {decision.reason}"[:WHY])
             case CallSettled():
                 yield (*head, decision.status, decision.call, decision.summary[:WHY])
+            case DataErased():
+                yield (*head, "erased", "", f"the data of {decision.subject}"[:WHY])
             case _:
                 yield (*head, msgspec.to_builtins(decision)["kind"], "", "")

@@ -18,7 +18,7 @@ from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.state import ThreadState
-from gated.core.timeline import answered, timeline
+from gated.core.timeline import answered, timeline, told
 from gated.events import (
     Body,
     CallDecided,
@@ -170,7 +170,7 @@ def _story(body: Body) -> list[str]:
             case TicketClosed():
                 lines.append(f"ticket {decision.ticket} {decision.state}")
             case _:
-                lines.append(str(msgspec.to_builtins(decision)["kind"]))
+                lines.append(escape(told(decision, str(body.observation.by))) or str(msgspec.to_builtins(decision)["kind"]))
     return lines
 
 

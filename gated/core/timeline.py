@@ -77,7 +77,7 @@ def timeline(bodies: Iterable[Body]) -> Timeline:
                 case CallSettled():
                     _settled(spans, body.at, decision)
                 case _:
-                    what = _told(decision, str(body.observation.by))
+                    what = told(decision, str(body.observation.by))
                     if what:
                         marks.append(Mark(body.at, what))
     return Timeline(first, last, list(spans.values()), marks)
@@ -101,7 +101,7 @@ def _settled(spans: dict[str, Span], at: int, settled: CallSettled) -> None:
     span.moves = tuple(f"{move.machine}[{move.key}] → {move.to}" for move in settled.moves)
 
 
-def _told(decision: object, by: str) -> str:
+def told(decision: object, by: str) -> str:
     """A decision that is no call's, in words."""
     match decision:
         case RunOpened():
@@ -126,7 +126,7 @@ def _told(decision: object, by: str) -> str:
         case PolicyRebound():
             return f"bound to policy {decision.policy[:12]}"
         case DataErased():
-            return f"the data of {decision.subject} was erased by {by}"
+            return f"erased by {by}: the data of {decision.subject}"
     return ""
 
 

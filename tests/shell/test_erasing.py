@@ -199,6 +199,36 @@ async def test_what_is_not_kept_cannot_be_erased(waiting: tuple[Bus, Path, str, 
     assert found == [{"subject": "thread:r1", "runs": 1, "records": 1, "erased": 0}]
 
 
+async def test_an_archive_and_an_export_are_erased_with_the_log(tmp_path: Path) -> None:
+    write_policy(tmp_path, ENCRYPTED)
+    log, old, copy = tmp_path / "log.db", tmp_path / "old.jsonl", tmp_path / "copy.jsonl"
+    async with server(tmp_path) as (_, bus), daemon_on(bus, tmp_path), bus.agent("worker") as worker:
+        for name in ("done", "open"):
+            made = worker.run(run=name)
+            verdict = await made.check("connect", ARGS)
+            await made.report(verdict.call, "success", content="ok")
+            if name == "done":
+                await made.finish()
+    keys = ("--keys", tmp_path / "keys")
+    assert (await run("log", "export", log, copy))[0] == 0
+    assert (await run("log", "archive", log, old))[0] == 0
+    position = 2 if SECRET in (await run("log", "show", old, "2", "--reveal", *keys))[1] else 1
+    assert SECRET in (await run("log", "show", old, position, "--reveal", *keys))[1]
+    for thread in ("done", "open"):
+        status, text, error = await run("log", "erase", log, "--thread", thread, "--yes")
+        assert status == 0, text + error
+    assert await erasures(log) == [("done", "operator:local"), ("open", "operator:local")]
+    for where in (log, old, copy):
+        assert (await run("verify", where))[0] == 0
+        for at in range(1, 12):
+            assert SECRET not in (await run("log", "show", where, at, "--reveal", *keys))[1]
+    found = json.loads((await run("replay", copy, "--json", *keys))[1])
+    assert found["ok"]
+    listed = (await run("log", "ls", log))[1]
+    assert "the data of thread:done" in listed
+    assert "erased by operator:local: the data of thread:open" in (await run("runs", "show", log, "open"))[1]
+
+
 # --- the keys --------------------------------------------------------------------------------------------------------
 
 
