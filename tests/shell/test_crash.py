@@ -38,6 +38,7 @@ class Load:
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.heard: list[Verdict] = []
+        self.ended = 0
 
     @asynccontextmanager
     async def on(self, bus: Bus) -> AsyncIterator[None]:
@@ -52,6 +53,7 @@ class Load:
                         self.verdicts[verdict.call] = verdict
                         if verdict.decision == "allow":
                             await run.report(verdict.call, "success", content=at)
+                self.ended += 1
 
             async with anyio.create_task_group() as tasks:
                 for number in range(RUNS):
@@ -60,9 +62,8 @@ class Load:
             self.heard = [answer for _, answer in heard.heard if isinstance(answer, Verdict)]
 
     async def done(self, share: float = 1.0) -> None:
-        """Until so much of it has its verdicts."""
-        while len(self.verdicts) < share * RUNS * CALLS:  # noqa: ASYNC110 (it is the agents that end it)
-            await anyio.sleep(0.02)
+        """Until so much of it has its verdicts; all of it is done once its runs have ended too."""
+        await until(lambda: len(self.verdicts) >= share * RUNS * CALLS and (share < 1 or self.ended == RUNS), seconds=120)
 
     async def hold(self, log: Path) -> None:
         """One decision a call in the log, and everybody heard that one, however often."""
