@@ -197,7 +197,7 @@ def world(
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         enter = portal.wrap_async_context_manager
-        server = stack.enter_context(enter(embedded_server(folder / "bus", USERS)))
+        server = stack.enter_context(enter(embedded_server(folder / "bus", USERS, start_seconds=PATIENCE)))
         bus = Bus(server.bus.url, server.bus.users)
         clock = Clock(stack.enter_context(pytest.MonkeyPatch.context()))
         live = stack.enter_context(enter(daemon_on(bus, folder)))

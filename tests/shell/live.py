@@ -117,7 +117,7 @@ class Clock:
 async def server(
     folder: Path, port: int = -1, users: Sequence[tuple[UserRole, str]] = USERS
 ) -> AsyncIterator[tuple[Server, Bus]]:
-    async with embedded_server(folder / "bus", users, port) as running:
+    async with embedded_server(folder / "bus", users, port, start_seconds=PATIENCE) as running:
         yield running, Bus(running.bus.url, running.bus.users)
 
 

@@ -43,7 +43,7 @@ class Load:
     @asynccontextmanager
     async def on(self, bus: Bus) -> AsyncIterator[None]:
         """Ask while the block runs and until every verdict is there."""
-        async with bus.user("agent", "worker") as listener, bus.agent("worker", 30) as gate:
+        async with bus.user("agent", "worker") as listener, bus.agent("worker") as gate:
             heard = await ears(listener, "worker")
 
             async def work(number: int) -> None:

@@ -137,7 +137,7 @@ async def test_a_hundred_connections_admit_what_one_would(tmp_path: Path) -> Non
     async with gate(tmp_path) as live:
 
         async def ask(number: int) -> None:
-            async with live.bus.agent("mailer", 30) as connected:
+            async with live.bus.agent("mailer") as connected:
                 run = connected.run(run="r")
                 for batch in range(10):
                     calls = [Call("send_email", {"to": str(n)}, id=f"c{number}-{batch}-{n}") for n in range(2)]

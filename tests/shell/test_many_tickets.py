@@ -62,7 +62,7 @@ async def test_a_thousand_tickets_answered_at_random_by_fifty_people_end_once_ea
         told[said.get("code") or f"{said['event']} {said['state']}"] += 1
 
     async with server(tmp_path, users=[*USERS, *(("approver", name) for name in PEOPLE)]) as (_, bus):
-        async with daemon_on(bus, tmp_path) as live, bus.agent("payer", 60) as payer:
+        async with daemon_on(bus, tmp_path) as live, bus.agent("payer") as payer:
             asked = [
                 await payer.run(run=f"r{run}").check_batch([Call("refund", {"n": n}, id=f"c{run}-{n}") for n in range(CALLS)])
                 for run in range(RUNS)
@@ -110,7 +110,7 @@ async def test_a_thousand_tickets_answered_at_random_by_fifty_people_end_once_ea
 @pytest.mark.parametrize("point", get_args(Point))
 async def test_a_daemon_killed_between_an_answer_and_its_verdict_gives_one_verdict(tmp_path: Path, point: str) -> None:
     write_policy(tmp_path, policy())
-    async with server(tmp_path) as (_, bus), bus.user("approver", "bob") as bob, bus.agent("payer", 30) as payer:
+    async with server(tmp_path) as (_, bus), bus.user("approver", "bob") as bob, bus.agent("payer") as payer:
         verdicts: list[Verdict] = []
         with process(bus, tmp_path, f"{point}:2") as first:
             run = payer.run(run="r")
@@ -138,7 +138,7 @@ async def test_what_expired_while_the_daemon_was_down_expires_at_once_one_event_
 ) -> None:
     count = 40
     write_policy(tmp_path, policy())
-    async with server(tmp_path) as (_, bus), bus.agent("payer", 30) as payer:
+    async with server(tmp_path) as (_, bus), bus.agent("payer") as payer:
         with process(bus, tmp_path) as first:
             for run in range(4):
                 calls = [Call("refund", {"n": n}, id=f"c{run}-{n}") for n in range(count // 4)]

@@ -74,9 +74,10 @@ def test_a_threads_inputs_leave_in_the_order_they_came(steps: list[Item | int]) 
 # --- a flood ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flood_is_refused_safely_and_others_keep_their_pace(tmp_path: Path) -> None:
+async def test_a_flood_is_refused_safely_and_others_keep_their_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """5,000 intents at once from one agent: it is told `ingress.overloaded`, asks again, and is decided once each."""
-    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as flooder, live.bus.agent("mailer", 30) as calm:
+    monkeypatch.setattr(mailbox, "CROWDED", 200)  # so that it is a flood also for the fastest machine
+    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as flooder, live.bus.agent("mailer") as calm:
         heard = await ears(flooder, "worker")
 
         async def flood() -> None:
@@ -98,10 +99,10 @@ async def test_a_flood_is_refused_safely_and_others_keep_their_pace(tmp_path: Pa
         assert {(answer.code, answer.seq) for answer in refused} == {("ingress.overloaded", 0)}
         assert "publish it again" in refused[0].reason
         assert not verdicts & {answer.call for answer in refused}
-        again = [str(answer.call) for answer in refused][:200]
+        again = [str(answer.call) for answer in refused][:100]
         for call in again:
             await tell(flooder, agent("worker"), f"f{int(call[1:]) % 50}", intents((call, "search", {"q": "x" * 200})))
-        await heard.until(lambda: sum(isinstance(m, Verdict) and m.call in again for _, m in heard.heard) >= 200)
+        await heard.until(lambda: sum(isinstance(m, Verdict) and m.call in again for _, m in heard.heard) >= 100)
         assert live.daemon.runs.health.overloaded == len(refused)
     found = await decided(live.log)
     assert {len(each) for call, each in found.items()} == {1}
@@ -110,7 +111,7 @@ async def test_a_flood_is_refused_safely_and_others_keep_their_pace(tmp_path: Pa
 
 async def test_an_agent_that_reads_nothing_holds_up_nobody(tmp_path: Path) -> None:
     """A slow client: the server drops its connection or its messages, the daemon does not wait for it."""
-    async with gate(tmp_path) as live, live.bus.agent("mailer", 30) as calm:
+    async with gate(tmp_path) as live, live.bus.agent("mailer") as calm:
         url = live.bus.url.removeprefix("nats://").split(":")
         stream = await anyio.connect_tcp(url[0], int(url[1]))
         await stream.receive()
@@ -151,7 +152,7 @@ async def test_ten_thousand_connections_are_held_and_others_served(tmp_path: Pat
         pytest.skip(f"this machine lets a process have {hard} files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + 1000, hard))
     try:
-        async with gate(tmp_path) as live, live.bus.agent("mailer", 60) as calm:
+        async with gate(tmp_path) as live, live.bus.agent("mailer") as calm:
             host, port = live.bus.url.removeprefix("nats://").split(":")
             password = live.bus.passwords["agent:worker"]
             hello = f'CONNECT {{"verbose":false,"user":"agent:worker","pass":"{password}"}}\r\nPING\r\n'.encode()

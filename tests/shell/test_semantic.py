@@ -221,7 +221,7 @@ async def test_a_large_batch_is_judged_at_once_and_decided_in_order(tmp_path: Pa
         return json.dumps({"score": 1.0 if question["args"]["n"] % 2 else 0.0}).encode()
 
     async with gate(tmp_path, POLICY) as live, judged(live, by_number) as asked:
-        async with live.bus.agent("payer", 30) as payer, payer.run(run="r") as run:
+        async with live.bus.agent("payer") as payer, payer.run(run="r") as run:
             verdicts = await run.check_batch([Call("refund", {"n": n}, id=f"c{n}") for n in range(60)])
     assert len(asked) == 60
     assert [v.call for v in verdicts] == [f"c{n}" for n in range(60)]
