@@ -63,7 +63,7 @@ def barriers(
     else:
         _print(found, curves, verified, recorded)
         if picture is not None:
-            say(f"wrote {picture}")
+            say(f"wrote {escape(str(picture))}")
     if verified.admitted.violations:
         raise typer.Exit(NO)
 

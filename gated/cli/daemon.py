@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import anyio
 import structlog
 import typer
+from rich.markup import escape
 
 from gated import wire
 from gated.cli import beside
@@ -166,7 +167,7 @@ def _run(work: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> Non
 
 def _announce(url: str, data: Path, policy: Policy) -> None:
     agents = ", ".join(sorted(policy.agents)) or "none: every call is denied"
-    say(f"[bold]gated is up[/]  bus {url}  data {data}  agents {agents}")
+    say(f"[bold]gated is up[/]  bus {url}  data {escape(str(data))}  agents {agents}")
 
 
 @app.command(epilog="Example: gated serve --nats nats://127.0.0.1:4222 --policy policy.yaml --log gated.db")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from rich.markup import escape
 
 from gated.cli.help import single
 from gated.cli.operator import Place, at_bus, place_of
@@ -28,7 +29,7 @@ def doctor(
         say(f"{health['waiting']} inputs waiting, {health['threads']} threads in memory")
         for key in ("why", "reload_failed"):
             if health[key]:
-                say(f"[red]{health[key]}[/]")
+                say(f"[red]{escape(str(health[key]))}[/]")
         if not health["agents"]:
             say("[yellow]the policy has no agents: every call is denied[/]")
     if not health["ok"]:

@@ -97,8 +97,8 @@ def replay(
     else:
         say(f"[red]different[/]: thread {difference.thread}, run {difference.run}, record {difference.seq}, {difference.what}")
         say(f"stage    {difference.stage or '-'}")
-        say(f"recorded {json.dumps(difference.recorded, default=str)}")
-        say(f"derived  {json.dumps(difference.derived, default=str)}")
+        say(escape(f"recorded {json.dumps(difference.recorded, default=str)}"))
+        say(escape(f"derived  {json.dumps(difference.derived, default=str)}"))
     if difference is not None or (strict and done.skipped):
         raise typer.Exit(NO)
 
@@ -235,7 +235,7 @@ def export(
             async with whole_file(target) as out:
                 return await _write_lines(opened, threads, form, out)
 
-    say(f"{run_async(work)} lines written to {target}")
+    say(f"{run_async(work)} lines written to {escape(str(target))}")
 
 
 async def _write_lines(log: Readable, threads: set[ThreadId] | None, form: Format, out: anyio.AsyncFile[bytes]) -> int:
@@ -282,7 +282,7 @@ def archive_(
     if json_:
         say_json(done)
     elif done.threads:
-        say(f"{done.threads} threads with {done.records} records moved to {target}, {done.kept} records kept")
+        say(f"{done.threads} threads with {done.records} records moved to {escape(str(target))}, {done.kept} records kept")
     else:
         say("no thread has finished that is not the newest, which stays: nothing to archive")
 
@@ -303,6 +303,6 @@ def import_(
             await opened.close()
 
     done: Imported = run_async(work)
-    say(f"{done.records} records appended to {target}")
+    say(f"{done.records} records appended to {escape(str(target))}")
     if done.foreign_checkpoints:
         say(f"[yellow]{done.foreign_checkpoints} checkpoints left out[/]: behind other records they seal nothing")

@@ -78,7 +78,7 @@ def _print_result(result: Result) -> None:
         return
     say(f"[red]failed[/] {escape(result.file)}: {escape(result.scenario)} (seed {result.seed})")
     for failure in result.failures:
-        say(f"  step {failure.step}: {failure.key}")
+        say(f"  step {failure.step}: {escape(failure.key)}")
         say(f"    expected {escape(_short(failure.expected))}")
         say(f"    got      {escape(_short(failure.got))}")
         for finding in failure.findings:
@@ -148,7 +148,7 @@ def diagram(
         with writing():
             svg_folder.mkdir(parents=True, exist_ok=True)
             target.write_text(svg(machine))
-        say(f"wrote {target}")
+        say(f"wrote {escape(str(target))}")
 
 
 # In the order in which a policy is written, tried, understood and kept.

@@ -182,7 +182,7 @@ def _print_state(view: dict[str, Any]) -> None:
     say("barriers " + ", ".join(f"{name} {value:g}" for name, value in view["barriers"].items()))
     for machine, keys in view["machines"].items():
         for key, value in keys.items():
-            say(f"machine {escape(machine)}[{escape(key)}] = {escape(value)}")
+            say(escape(f"machine {machine}[{key}] = {value}"))
     counted = {name: number for name, number in view["metrics"].items() if number}
     if counted:
         say("order " + ", ".join(f"{name} {number}" for name, number in counted.items()))

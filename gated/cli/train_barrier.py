@@ -126,7 +126,7 @@ def _print(trained: Trained, out: Path, digest: str) -> None:
     for missed in trained.missed[:SHOWN]:
         say(f"  [red]taken for safe[/] {escape(missed.run)} {escape(missed.call)} {escape(missed.tool)}: {missed.value:.4g}")
     if trained.why:
-        say(f"[red]not written[/]: {trained.why}")
+        say(f"[red]not written[/]: {escape(str(trained.why))}")
     else:
         say(f"[green]wrote[/] {escape(str(out))}; in the policy:")
         console.print(

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from gated.cli.help import single
 from gated.cli.logs import threads_of
-from gated.cli.output import NO, Json, Keys, LogPath, run_async, say, say_json, table
+from gated.cli.output import NO, Json, Keys, LogPath, run_async, say, say_json, some, table
 from gated.cli.progress import progressed
 from gated.cli.subjects import vault_of
 from gated.core.whatif import Compared, Tally, WhatIf
@@ -90,8 +90,8 @@ def _counts(tally: Tally) -> dict[str, int]:
 
 def _print(tally: Tally, changed: list[Compared]) -> None:
     say(
-        f"{tally.unchanged} verdicts [green]unchanged[/], {tally.flipped} [red]flipped[/], "
-        f"{tally.void} approvals [red]void[/], {tally.not_replayable} [yellow]not replayable[/]"
+        f"{some(tally.unchanged, 'verdict')} [green]unchanged[/], {tally.flipped} [red]flipped[/], "
+        f"{some(tally.void, 'approval')} [red]void[/], {tally.not_replayable} [yellow]not replayable[/]"
     )
     if not changed:
         return

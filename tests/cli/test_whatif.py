@@ -76,7 +76,7 @@ def test_what_fails_a_build(log: Path, tmp_path: Path) -> None:
 
 def test_one_run_for_people(log: Path, tmp_path: Path) -> None:
     text = gated("what-if", log, "--policy", trial(tmp_path, STRICTER), "--run", "r2")[1]
-    assert "1 verdicts unchanged, 0 flipped" in text
+    assert "1 verdict unchanged, 0 flipped" in text
     text = gated("what-if", log, "--policy", trial(tmp_path, STRICTER))[1]
     assert "mail" in text
     assert "privilege.not_allowed" in text

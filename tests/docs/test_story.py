@@ -40,5 +40,6 @@ def test_the_picture_shows_what_happens(story: ModuleType, tmp_path: Path) -> No
     asyncio.run(story.tell(tmp_path))
     made, kept = story.picture(tmp_path), PICTURE.read_text()
     assert told(made) == told(kept)
+    assert "machine read-before-write[report.md] = read" in told(kept)
     assert any("needs" in line and "suspend" in line for line in told(kept))
     assert not re.search(r"url\(.?https?:", kept), "a picture fetches nothing"
