@@ -73,9 +73,11 @@ def test_a_stage_that_raises_denies_and_says_so_in_the_log(stage: str, monkeypat
 def test_a_type_error_in_a_rule_denies(env: Any) -> None:
     """`deny if args.env in [prod]`, asked with values of every type: none of them slips by."""
     rule = "contracts: [{name: no-prod, on: T, require: '!(args.env in [\"prod\"])'}]\n"
+    typed = "contracts: [{name: no-prod, on: T, require: 'type(args.env) == string && !(args.env in [\"prod\"])'}]\n"
     plain = "contracts: [{name: no-prod, on: T, require: '!args.env.startsWith(\"prod\")'}]\n"
     forbids = OPEN.replace("{a: {", "{a: {forbidden_tools: ['T(env ~ \"*prod*\")'], ")
     assert Acts(OPEN + plain).ask("T", env=env) == "deny"
+    assert Acts(OPEN + typed).ask("T", env=env) == "deny"
     assert Acts(OPEN + rule).ask("T", env="prod") == "deny"
     assert Acts(OPEN + rule).ask("T") == "deny"
     if "prod" in str(env):
