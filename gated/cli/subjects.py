@@ -220,6 +220,7 @@ async def _on_the_bus(asked: _Asked, place: Place, places: list[tuple[str, str]]
         told = 0
         with anyio.move_on_after(SECONDS):
             while waiting:
+                refused = [where for where, message in waiting.items() if _already(operator, message)]
                 async for position, stored in opened.read_all(before):
                     before = position
                     made = [d for d in unseal(stored).decisions if isinstance(d, DataErased) and d.subject == asked.subject]
@@ -227,7 +228,8 @@ async def _on_the_bus(asked: _Asked, place: Place, places: list[tuple[str, str]]
                         del waiting[(stored.thread, stored.run)]
                         told += 1
                     keys.update((key, None) for d in made for key in d.keys)
-                waiting = {where: message for where, message in waiting.items() if not _already(operator, message)}
+                for where in refused:
+                    waiting.pop(where, None)
                 await anyio.sleep(0.05)
         if waiting:
             fail(f"it is stored on the bus, and not told yet in {some(len(waiting), 'run')}: it is once the gate runs", CANNOT)
