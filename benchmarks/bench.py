@@ -44,12 +44,13 @@ class Load:
         await self.client.publish(f"gated.in.{run}.{run}.agent.a", data)
         await future
 
-    async def loop(self, run: str, until: float, spent: list[float]) -> None:
-        number = 0
+    async def loop(self, run: str, until: float, spent: list[float], number: int = 0) -> int:
+        """Ask from a call's number on; the next one's."""
         while (started := time.perf_counter()) < until:
             await self.ask(run, number)
             spent.append((time.perf_counter() - started) * 1000)
             number += 1
+        return number
 
 
 async def closed_loop(folder: Path, runs: int, seconds: float, tag: str) -> list[float]:
@@ -156,12 +157,12 @@ def main() -> None:
     parser.add_argument("--uvloop", action="store_true", help="the daemon on uvloop (extra `gated[uvloop]`)")
     parser.add_argument("--state", action="store_true", help="starts, loads and memory with big state, nothing else")
     parser.add_argument("--cluster", action="store_true", help="workers on the JetStream log, nothing else")
-    chosen = parser.parse_args()
-    if chosen.cluster:
+    if "--cluster" in sys.argv:  # which has options of its own
         from benchmarks import cluster  # which needs this module
 
         cluster.main([argument for argument in sys.argv[1:] if argument != "--cluster"])
         return
+    chosen = parser.parse_args()
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}
     if chosen.state:
         found |= big_state.measure()

@@ -85,7 +85,7 @@ def cpu_seconds(processes: Sequence[int]) -> float:
 
 
 async def closed_loop(url: str, runs: int, seconds: float, tag: str, watched: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """What so many runs at once get; a second to let the partitions find their owners is left out.
+    """What so many open runs at once get; a second in which they are opened and the partitions find their owners is left out.
 
     `verdict_ms_p50`, `verdict_ms_p99`, `verdicts_per_s`, and of every group of processes the µs of CPU time a verdict.
     """
@@ -94,11 +94,12 @@ async def closed_loop(url: str, runs: int, seconds: float, tag: str, watched: Ma
     await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
     await client.flush()
     warm: list[float] = []
-    await asyncio.gather(*(load.loop(f"{tag}w{n}", time.perf_counter() + 1.0, warm) for n in range(max(runs, 256))))
+    opened = time.perf_counter() + 1.0
+    numbers = await asyncio.gather(*(load.loop(f"{tag}{n}", opened, warm) for n in range(max(runs, 256))))
     spent: list[float] = []
     before = {name: cpu_seconds(processes) for name, processes in watched.items()}
     started = time.perf_counter()
-    await asyncio.gather(*(load.loop(f"{tag}{n}", started + seconds, spent) for n in range(runs)))
+    await asyncio.gather(*(load.loop(f"{tag}{n}", started + seconds, spent, numbers[n]) for n in range(runs)))
     took = time.perf_counter() - started
     cpu = {f"{name}_cpu_us": 1e6 * (cpu_seconds(each) - before[name]) / len(spent) for name, each in watched.items()}
     await client.close()
