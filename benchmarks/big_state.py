@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -198,10 +197,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _memory(runs: int = 400) -> dict[str, float]:
-    """Bytes that an open run keeps in memory, by the calls that it has made, each on a thread of its own.
-
-    By what Python allocates, and for ten calls also by what the process holds.
-    """
+    """Bytes that an open run keeps in memory, by the calls that it has made, each on a thread of its own."""
     policy = load_text(core.PLAIN, "bench.yaml")
     core.play(policy, 10)
     found: dict[str, float] = {}
@@ -212,13 +208,4 @@ def _memory(runs: int = 400) -> dict[str, float]:
         gc.collect()
         found[f"bytes_per_run_{calls}_calls"] = tracemalloc.get_traced_memory()[0] / len(kept)
         tracemalloc.stop()
-    before = _resident()
-    kept = [core.play(policy, 10, thread=f"resident{number}")[2] for number in range(10_000)]
-    found["resident_bytes_per_run_10_calls"] = (_resident() - before) / len(kept)
     return found
-
-
-def _resident() -> int:
-    """Bytes of memory that the process has in use."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

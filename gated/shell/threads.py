@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
+import anyio
 import structlog
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from gated.shell.log import EventLog, LogDamaged, LogUnavailable, ReadableLog
 from gated.shell.policies import load_stored
 
 CACHE: Final = 10_000  # threads whose state stays in memory
+HELD: Final = 5_000_000  # records of them together, since a state grows by up to some hundred bytes with each of its records
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
 LONG: Final = 50_000  # records of a thread at which people are warned, and at each so many more
 
@@ -67,6 +69,7 @@ class Threads:
         self.registry = Registry(policy, {policy.digest: policy}, vault)
         self.states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
+        self._held = 0  # records of the states in memory
 
     def bind(self, policy: Policy) -> None:
         """New runs are bound to this policy from now on."""
@@ -78,6 +81,8 @@ class Threads:
 
     def keep(self, state: ThreadState) -> None:
         """The state of its thread from now on."""
+        before = self.states.get(state.thread)
+        self._held += state.seq - (0 if before is None else before.seq)
         self.states[state.thread] = state
         self.states.move_to_end(state.thread)
 
@@ -112,15 +117,38 @@ class Threads:
             state = self.states.get(thread)
             if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
                 await self._snapshot(state)
-        while len(self.states) > CACHE:
-            thread, state = next(iter(self.states.items()))
-            if is_busy(thread) or await self._log.get(thread, state.seq) is None:
-                self.states.move_to_end(thread)
-                return
-            await self._snapshot(state)
-            if self.states.get(thread) is state:  # else it was spoken of meanwhile, and what was decided may not be durable
-                del self.states[thread]
-                self._saved.pop(thread, None)
+        leaving = [state for state in self._surplus() if not self._stays(state.thread, is_busy)]
+        async with anyio.create_task_group() as tasks:  # side by side, so that their snapshots share a commit
+            for state in leaving:
+                tasks.start_soon(self._leave, state)
+
+    def _surplus(self) -> list[ThreadState]:
+        """What is more than may stay, longest not spoken of first."""
+        found: list[ThreadState] = []
+        count, records = len(self.states), self._held
+        for state in self.states.values():
+            if count <= CACHE and (records <= HELD or count <= 1):
+                break
+            found.append(state)
+            count, records = count - 1, records - state.seq
+        return found
+
+    def _stays(self, thread: ThreadId, is_busy: Callable[[ThreadId], bool]) -> bool:
+        if is_busy(thread):
+            self.states.move_to_end(thread)
+            return True
+        return False
+
+    async def _leave(self, state: ThreadState) -> None:
+        """A thread leaves memory, if its last record is durable and it is not spoken of meanwhile."""
+        if await self._log.get(state.thread, state.seq) is None:
+            self.states.move_to_end(state.thread)
+            return
+        await self._snapshot(state)
+        if self.states.get(state.thread) is state:
+            del self.states[state.thread]
+            self._held -= state.seq
+            self._saved.pop(state.thread, None)
 
     async def _snapshot(self, state: ThreadState) -> None:
         try:

@@ -51,6 +51,30 @@ async def test_a_thread_that_is_spoken_of_while_it_leaves_memory_stays(tmp_path:
         await log.close()
 
 
+async def test_what_stays_in_memory_is_bounded_by_records_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand threads may stay, but not ten thousand long ones; who was not spoken of for longest leaves first."""
+    monkeypatch.setattr(threads, "HELD", 1000)
+    log = await open_for_writing(tmp_path / "log.db")
+    try:
+        held = Threads(log, read_policy(write_policy(tmp_path)), Vault(b"k" * 32))
+        await log.append_many([_record(ThreadId(f"t{number}")) for number in range(5)])
+        monkeypatch.setattr(log, "get", lambda thread, seq: _found(thread))
+        for number in range(5):
+            held.keep(replace(ThreadState(ThreadId(f"t{number}")), seq=300))
+        await held.settle_down((), lambda thread: thread == "t0")
+        assert sorted(held.states) == ["t0", "t2", "t3", "t4"]  # one is busy
+        held.keep(replace(ThreadState(ThreadId("t4")), seq=5000))
+        await held.settle_down((), lambda thread: False)
+        assert sorted(held.states) == ["t4"]
+        assert await log.load_snapshot(ThreadId("t0")) is not None
+    finally:
+        await log.close()
+
+
+async def _found(thread: ThreadId) -> Record:
+    return _record(thread)
+
+
 async def test_threads_that_are_only_looked_at_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "CACHE", 5)
     log = await open_for_writing(tmp_path / "log.db")
