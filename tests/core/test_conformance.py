@@ -47,7 +47,7 @@ scenarios:
 """
     (result,) = run_document(parse_document(text, file="wrong.yaml"), lambda name: parse_document("", file=name))
     assert [(f.step, f.key, f.expected, f.got) for f in result.failures] == [
-        ("1", "decision", "allow", "deny"),
+        (1, "decision", "allow", "deny"),
         ("state", "hop_count", 7, 1),
     ]
     assert result.failures[0].findings[0].code == "privilege.not_allowed"
