@@ -17,7 +17,7 @@ from gated.shell.log.sqlite import open_for_writing
 
 POLICY = "version: 1\nagents: {a: {allowed_tools: [read, mail], data_scope: any}}\n"
 STRICTER = "version: 1\nagents: {a: {allowed_tools: [read], data_scope: any}}\n"
-READING = "version: 1\nagents: {a: {allowed_tools: ['read(q ~ \"*\")', mail], data_scope: any}}\n"
+READING = "version: 1\nagents: {a: {allowed_tools: ['*'], forbidden_tools: ['read(password = \"zzz\")'], data_scope: any}}\n"
 BY = Sender("agent", "a")
 
 
