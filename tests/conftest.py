@@ -6,6 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.pop("COLUMNS", None)  # a worker has one of its own: how wide a terminal is, each test says
 busy = [HealthCheck.too_slow]  # tells of the machine, not of the test
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=busy, derandomize=False, print_blob=True)
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True, database=None)
