@@ -5,14 +5,13 @@ It speaks to the core as scenarios do, and takes every record's decisions apart 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import to_builtins
 
 from gated import canonical
 from gated.core import policy as policies
-from gated.core.order.state import Instance
+from gated.core.order.state import OrderState
 from gated.core.scenario import expect, steps
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry
 from gated.core.scenario.runner import state_of
@@ -168,7 +167,7 @@ class CoreGate:
         self.world.thread, self.world.run = ThreadId(thread), RunId(run)
         opened = self.world.state.runs[RunId(run)]
         return state_of(self.world) | {
-            "machines": moved_of(self.world.state.order.instances, run),
+            "machines": moved_of(self.world.state.order, run),
             "summary": opened.reason if opened.failed else None,
             "tickets": {ticket.id: ticket.state for ticket in opened.tickets.values()},
         }
@@ -188,12 +187,12 @@ class CoreGate:
         return {**view, **said, "barriers": barriers, "ticket": decided.ticket}
 
 
-def moved_of(instances: Mapping[str, Mapping[str, Instance]], run: str) -> dict[str, dict[str, str]]:
+def moved_of(order: OrderState, run: str) -> dict[str, dict[str, str]]:
     """The instances that ever moved: those that only have calls in flight are not listed by the oracle."""
     found: dict[str, dict[str, str]] = {}
-    for slot, keys in sorted(instances.items()):  # the thread's before the run's own of the same name
+    for slot in sorted((*order.instances, *order.past.keys())):  # the thread's before the run's own of the same name
         owner, _, machine = slot.partition("/")
-        states = {key: instance.state for key, instance in keys.items() if instance.moved}
+        states = {key: instance.state for key, instance in order.keys(slot).items() if instance.moved}
         if owner in ("", run) and states:
             found[machine] = states
     return found
