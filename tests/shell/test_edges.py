@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import anyio
 import msgspec
 import pytest
 from anyio import to_thread
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from gated import wire
@@ -19,7 +22,22 @@ from gated.shell.faults import Point
 from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
 from patience import PATIENCE
-from shell.live import Bus, agent, daemon_on, decided, ears, gate, intents, process, server, stop, tell, write_policy
+from shell.live import (
+    Bus,
+    Ears,
+    Live,
+    agent,
+    daemon_on,
+    decided,
+    ears,
+    gate,
+    intents,
+    process,
+    server,
+    stop,
+    tell,
+    write_policy,
+)
 
 POLICY = """
 version: 1
@@ -50,6 +68,33 @@ async def approve(bus: Bus, run: str, ticket: str, digest: str, decision_id: str
         await bob.flush()
 
 
+class Audited(NamedTuple):
+    """A gate, an agent of it, what that agent hears, and the records that auditors hear of."""
+
+    live: Live
+    worker: Client
+    heard: Ears
+    events: list[dict[str, Any]]
+
+
+@asynccontextmanager
+async def audited(folder: Path) -> AsyncIterator[Audited]:
+    events: list[dict[str, Any]] = []
+
+    async def note(message: Msg) -> None:
+        events.append(json.loads(message.data))
+
+    async with (
+        gate(folder, POLICY) as live,
+        live.bus.user("agent", "worker") as worker,
+        live.bus.user("auditor", "local") as auditor,
+    ):
+        heard = await ears(worker, "worker")
+        await auditor.subscribe("gated.events.>", cb=note)
+        await auditor.flush()
+        yield Audited(live, worker, heard, events)
+
+
 @pytest.mark.parametrize(
     ("tool", "key", "code"),
     [
@@ -61,19 +106,7 @@ async def approve(bus: Bus, run: str, ticket: str, digest: str, decision_id: str
     ],
 )
 async def test_the_largest_message_gets_its_verdict_whatever_it_is(tmp_path: Path, tool: str, key: str, code: str | None) -> None:
-    events: list[dict[str, Any]] = []
-
-    async def note(message: Msg) -> None:
-        events.append(json.loads(message.data))
-
-    async with (
-        gate(tmp_path, POLICY) as live,
-        live.bus.user("agent", "worker") as worker,
-        live.bus.user("auditor", "local") as auditor,
-    ):
-        heard = await ears(worker, "worker")
-        await auditor.subscribe("gated.events.>", cb=note)
-        await auditor.flush()
+    async with audited(tmp_path) as (_, worker, heard, events):
         await tell(worker, agent("worker"), "r", full("c", tool, key))
         (verdict,) = await heard.count(1)
         assert isinstance(verdict, Verdict)
@@ -86,19 +119,7 @@ async def test_the_largest_message_gets_its_verdict_whatever_it_is(tmp_path: Pat
 async def test_of_a_record_that_the_bus_does_not_take_auditors_hear_that_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[dict[str, Any]] = []
-
-    async def note(message: Msg) -> None:
-        events.append(json.loads(message.data))
-
-    async with (
-        gate(tmp_path, POLICY) as live,
-        live.bus.user("agent", "worker") as worker,
-        live.bus.user("auditor", "local") as auditor,
-    ):
-        heard = await ears(worker, "worker")
-        await auditor.subscribe("gated.events.>", cb=note)
-        await auditor.flush()
+    async with audited(tmp_path) as (live, worker, heard, events):
         monkeypatch.setattr(live.daemon.receiver.client, "_max_payload", 1_500_000)
         await tell(worker, agent("worker"), "r", full("c", "ask"))
         assert isinstance((await heard.count(1))[0], Verdict)
