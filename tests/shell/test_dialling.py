@@ -43,13 +43,18 @@ async def test_an_address_of_another_kind() -> None:
             pass
 
 
+# The server says why and closes at once; on a busy machine the close may overtake its words, and only this is known.
+WORDS_LOST = "the server closed the connection: wrong user or password?"
+
+
 async def test_who_is_not_let_in_hears_so_at_once(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, [("agent", "coder")]) as server:
         begun, url = monotonic(), server.bus.url
-        assert (await failure(url, 60)).endswith("the server lets nobody in without a user and a password")
+        assert (await failure(url, 60)).endswith(("the server lets nobody in without a user and a password", WORDS_LOST))
         guess = {"user": "agent:coder", "password": "guess"}
-        assert (await failure(url, 60, **guess)).endswith("the server does not let in `agent:coder`: wrong user or password")
-        with pytest.raises(GateUnavailable, match=r"does not let in `agent:coder`"):
+        said = await failure(url, 60, **guess)
+        assert said.endswith(("the server does not let in `agent:coder`: wrong user or password", WORDS_LOST))
+        with pytest.raises(GateUnavailable, match=r"does not let in `agent:coder`|the server closed the connection"):
             async with connect(url, agent="coder", timeout=60, **guess):
                 pass
         assert monotonic() - begun < 50
