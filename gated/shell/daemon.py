@@ -29,6 +29,7 @@ from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.events import Body, NoticeReported
 from gated.shell import api, bus
+from gated.shell.background import background_tasks
 from gated.shell.custody import Custody, publish_copies
 from gated.shell.detectors.judge import judge_of
 from gated.shell.erasing import NO_FOLDER
@@ -118,7 +119,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         made = _assemble(settings, event_log, policy, client)
         holder.append(made)
         await made.runs.arm()
-        async with anyio.create_task_group() as tasks:
+        async with background_tasks() as tasks:
             ended = anyio.Event()
             tasks.start_soon(made.receiver.consume)
             tasks.start_soon(made.runs.find_open_tickets)
@@ -136,7 +137,6 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     await _drain(made, event_log, client, ended)
                     await api.stop(service)
                     await made.scorer.close()
-                tasks.cancel_scope.cancel()
     finally:
         await bus.disconnect(client)
         log.info("stopped", records=made.runs.health.records if holder else 0)

@@ -38,7 +38,8 @@ async def dial(client: Client, url: str, seconds: float, listener: Listener | No
             if listener is not None:
                 await listener(error)
             return
-        heard[:] = [error]
+        if not any(map(_shut_out, heard)):  # after these words the server closes, and that is an error too
+            heard[:] = [error]
         if _shut_out(error):
             raise error  # the client would try again
 

@@ -26,6 +26,7 @@ from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.shell import api as questions
 from gated.shell import bus
+from gated.shell.background import background_tasks
 from gated.shell.cluster_status import status_of
 from gated.shell.custody import publish_copies
 from gated.shell.daemon import Settings
@@ -309,7 +310,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         await client.subscribe(made.subject("beat"), cb=made.hear)
         await client.subscribe(made.subject("drain", name), cb=made.hear_drain)
         await client.subscribe(f"{settings.prefix}.tickets.>", cb=made.note_ticket)
-        async with anyio.create_task_group() as tasks:
+        async with background_tasks() as tasks:
             service = await questions.serve(client, made.view, settings.prefix, cluster(made))
             tasks.start_soon(made.keep_beating)
             tasks.start_soon(made.find_tickets)
@@ -331,7 +332,6 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                         await made.writer.seal_when_due(custody.sealing, ending=True)
                     await questions.stop(service)
                     await scorer.close()
-                tasks.cancel_scope.cancel()
     finally:
         await bus.disconnect(client)
         log.info("stopped", worker=name, records=holder[0].view.health.records if holder else 0)

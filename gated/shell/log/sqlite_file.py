@@ -110,7 +110,9 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
 
 
 async def _looked_into(uri: str) -> aiosqlite.Connection:
-    connection = await aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS)
+    opening = aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS)
+    opening._thread.daemon = True  # else a log that nobody closed keeps its process for ever, as a `sys.exit` in its block would
+    connection = await opening
     try:
         await connection.execute_fetchall("select 1 from records limit 1")
     except BaseException:
