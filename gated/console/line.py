@@ -24,7 +24,7 @@ from nats.errors import SlowConsumerError
 from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
-from gated.shell.dialling import Unreachable, dial
+from gated.shell.dialling import Unreachable, dial, is_shut_out
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 
@@ -33,6 +33,7 @@ ASK_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 5.0
 
 T = TypeVar("T")
+Hear = Callable[[Msg], Awaitable[None]]
 
 
 class NoAnswer(GatedError):
@@ -66,28 +67,63 @@ class Told(Struct, frozen=True):
     reason: str = ""
 
 
+class _Connection(SturdyClient):
+    """`refused`: the server does not let its user in any more, so it would try for ever."""
+
+    refused = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_closed or self.refused
+
+
 class Lines:
     """Connections of the console. `tls` goes to the client as it is."""
 
     def __init__(self, passwords: Passwords, prefix: str = wire.PREFIX, tls: Any = None) -> None:
         self.prefix = prefix
         self._passwords, self._tls = passwords, tls
-        self._own: Client | None = None
+        self._own: _Connection | None = None
+        self._followed: list[tuple[str, Hear]] = []
+        self._missed: Callable[[], None] = lambda: None
         self._people: dict[str, _PersonLine] = {}
         self._unsealed: dict[str, str] = {}  # bus passwords of people who are logged in, as they gave them
-        self._opening = anyio.Lock()
+        self._opening, self._opening_own = anyio.Lock(), anyio.Lock()
 
     async def open(self, missed: Callable[[], None] = lambda: None) -> None:
         """Open the console's own line; `missed` is called when something may not have been heard. Raises `NoAnswer`."""
+        self._missed, self._followed = missed, []
         self._own = await self._connect("console", missed)
 
     async def close(self) -> None:
         for person in self.speakers:
             await self.leave(person)
-        if self._own is not None:
-            await self._own.close()
+        own, self._own = self._own, None
+        if own is not None:
+            await own.close()
 
-    async def _connect(self, login: str, missed: Callable[[], None] = lambda: None) -> Client:
+    async def _ours(self) -> Client:
+        """The console's own line. One that is over is opened anew, with the password of now, and hears what it heard."""
+        async with self._opening_own:
+            if self._own is None:
+                raise NoAnswer("the console's line to the bus is not open")
+            if self._own.is_over:
+                await self._own.close()
+                self._own = await self._opened_again()
+                self._missed()
+            return self._own
+
+    async def _opened_again(self) -> _Connection:
+        made = await self._connect("console", self._missed)
+        try:
+            for what, hear in self._followed:
+                await self._hear(made, what, hear)
+        except NoAnswer:
+            await made.close()
+            raise
+        return made
+
+    async def _connect(self, login: str, missed: Callable[[], None] = lambda: None) -> _Connection:
         found = await self._passwords.options(login, self._unsealed.get(login.partition(":")[2]))
         if found is None:
             raise NoAnswer(f"the bus has no user `{login}`, so nothing can be said in that name")
@@ -97,10 +133,11 @@ class Lines:
             missed()
 
         async def failed(error: Exception) -> None:
-            if isinstance(error, SlowConsumerError):
+            client.refused = client.refused or is_shut_out(error)
+            if client.refused or isinstance(error, SlowConsumerError):
                 missed()
 
-        client = SturdyClient()
+        client = _Connection()
         try:
             await dial(
                 client,
@@ -113,6 +150,7 @@ class Lines:
                 ping_interval=5,
                 max_outstanding_pings=2,
                 reconnected_cb=again,
+                closed_cb=again,  # whoever missed something asks, and asking opens the line
                 **options,
                 **({"tls": self._tls} if self._tls is not None else {}),
             )
@@ -124,10 +162,9 @@ class Lines:
 
     async def ask(self, verb: str, kind: type[T], **question: Any) -> T:
         """What the gate answers to `gated.api.<verb>`. Raises `NoAnswer`."""
-        assert self._own is not None, "the line is opened first"
-        subject = f"{self.prefix}.api.{verb}"
+        subject, own = f"{self.prefix}.api.{verb}", await self._ours()
         try:
-            answer = await self._own.request(subject, msgspec.json.encode(question), timeout=ASK_SECONDS)
+            answer = await own.request(subject, msgspec.json.encode(question), timeout=ASK_SECONDS)
         except (NatsError, TimeoutError) as error:
             raise NoAnswer(f"the gate does not answer `{verb}`: {str(error) or type(error).__name__}") from error
         if answer.headers and "Nats-Service-Error" in answer.headers:
@@ -137,11 +174,17 @@ class Lines:
         except msgspec.MsgspecError as error:
             raise NoAnswer(f"the gate's answer to `{verb}` is not of this version of the console: {error}") from error
 
-    async def follow(self, what: str, hear: Callable[[Msg], Awaitable[None]]) -> None:
-        """Hear `tickets` or `events`, of every thread."""
-        assert self._own is not None, "the line is opened first"
-        await self._own.subscribe(f"{self.prefix}.{what}.>", cb=hear, pending_bytes_limit=256 * 1024 * 1024)
-        await self._own.flush()
+    async def follow(self, what: str, hear: Hear) -> None:
+        """Hear `tickets` or `events`, of every thread, from now on. Raises `NoAnswer`."""
+        await self._hear(await self._ours(), what, hear)
+        self._followed.append((what, hear))
+
+    async def _hear(self, own: Client, what: str, hear: Hear) -> None:
+        try:
+            await own.subscribe(f"{self.prefix}.{what}.>", cb=hear, pending_bytes_limit=256 * 1024 * 1024)
+            await own.flush()
+        except (NatsError, TimeoutError) as error:
+            raise NoAnswer(f"the bus does not let the console hear its {what}: {str(error) or type(error).__name__}") from error
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
@@ -163,13 +206,15 @@ class Lines:
     async def _line(self, person: str) -> _PersonLine:
         async with self._opening:
             line = self._people.get(person)
-            if line is None or line.client.is_closed:  # by the server, for good
+            if line is None or line.client.is_over:
+                if line is not None:
+                    await line.client.close()
                 line = _PersonLine(await self._connect_person(person), person, self.prefix)
                 await line.listen()
                 self._people[person] = line
             return line
 
-    async def _connect_person(self, person: str) -> Client:
+    async def _connect_person(self, person: str) -> _Connection:
         """A person who was added just now may have to wait until the bus knows them."""
         until = anyio.current_time() + CONNECT_SECONDS
         while True:
@@ -197,7 +242,7 @@ class Lines:
 class _PersonLine:
     """A connection as one person; answers come back under the id of the message that they answer."""
 
-    def __init__(self, client: Client, person: str, prefix: str) -> None:
+    def __init__(self, client: _Connection, person: str, prefix: str) -> None:
         self.client, self._prefix = client, prefix
         self._sender = Sender("approver", person)
         self._waiting: dict[str, tuple[anyio.Event, list[Told]]] = {}

@@ -38,9 +38,9 @@ async def dial(client: Client, url: str, seconds: float, listener: Listener | No
             if listener is not None:
                 await listener(error)
             return
-        if not any(map(_shut_out, heard)):  # after these words the server closes, and that is an error too
+        if not any(map(is_shut_out, heard)):  # after these words the server closes, and that is an error too
             heard[:] = [error]
-        if _shut_out(error):
+        if is_shut_out(error):
             raise error  # the client would try again
 
     _check(url)
@@ -65,12 +65,13 @@ def _check(url: str) -> None:
             raise Unreachable(f"`{one}` is no address of a NATS server: write one like `nats://127.0.0.1:4222`")
 
 
-def _shut_out(error: Exception) -> bool:
+def is_shut_out(error: Exception) -> bool:
+    """Whether the server does not let this user in."""
     return "authorization violation" in str(error).lower()
 
 
 def _why(error: Exception, options: dict[str, Any], seconds: float) -> str:
-    if _shut_out(error):
+    if is_shut_out(error):
         if user := options.get("user"):
             return f"the server does not let in `{user}`: wrong user or password"
         if options.get("user_credentials"):

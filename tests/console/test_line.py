@@ -14,7 +14,7 @@ from gated.console.threads import Records
 
 async def test_an_answer_of_another_version_is_no_answer() -> None:
     """Found by reading: it ended the console."""
-    lines, own = Lines(Passwords(Path("bus.json"))), SimpleNamespace()
+    lines, own = Lines(Passwords(Path("bus.json"))), SimpleNamespace(is_over=False)
 
     async def request(subject: str, data: bytes, **_: Any) -> SimpleNamespace:
         return SimpleNamespace(headers=None, data=b'{"records": [{"hash": "x", "body": {"kind": "of tomorrow"}}], "after": 1}')

@@ -1,5 +1,6 @@
 """The console lives on while the bus and the gate are away, and misses nothing of what it shows."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -72,3 +73,23 @@ def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path
                 page = visitor.answer(f"/tickets/run2/run2/{second}", "approve").text
                 assert "Approved." in page
                 assert "out of reach" not in page
+
+
+def test_a_line_that_the_server_refuses_is_opened_anew(tmp_path: Path) -> None:
+    """Found by reading: with new passwords on the bus the console heard nothing any more, until it was started again."""
+    write_policy(tmp_path, POLICY)
+    port = own_port()
+    with start_blocking_portal() as portal, ExitStack() as stack:
+        enter = portal.wrap_async_context_manager
+        with enter(gate(tmp_path, port)):
+            serving = Serving(People(tmp_path / "users.json"), Passwords(tmp_path / "bus" / "bus.json"), port=0)
+            desk = stack.enter_context(enter(running(serving)))
+            blocking_until(lambda: desk.board.ready)
+        shutil.rmtree(tmp_path / "bus")  # its users are made anew, with other passwords
+        with enter(gate(tmp_path, port)) as bus:
+            first = portal.call(asked, bus, 1)
+            line = blocking_until(lambda: desk.board.find(first))
+            second = portal.call(asked, bus, 2)
+            portal.call(rejected, bus, line)
+            blocking_until(lambda: desk.board.find(second) and not desk.board.find(first))
+            assert not desk.board.trouble
