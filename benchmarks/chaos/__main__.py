@@ -18,11 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import nats
-
 from benchmarks.chaos.agents import Agents, Asked
 from benchmarks.chaos.machines import Cluster, Node
 from benchmarks.chaos.verifier import Found, verify
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 
 POLICY = """
@@ -126,7 +125,8 @@ async def chaos(seconds: float, seed: int, replicas: int, folder: Path) -> dict[
         for task in unfinished:
             task.cancel()
         asked = {call: one for each in agents for call, one in each.asked.items()}
-        client = await nats.connect(
+        client = SturdyClient()
+        await client.connect(
             cluster.url.split(","), user="daemon", password=cluster.passwords["daemon"], inbox_prefix=inbox_prefix("daemon", "")
         )
         found = await verify(client, asked, LIMITS)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 
 from benchmarks.chaos.agents import Asked
 from gated.core.chain import ChainChecker
@@ -19,6 +18,7 @@ from gated.events import Body, CallDecided, unseal
 from gated.shell.log import jetstream
 from gated.shell.log.jetstream_api import JetStreamApi, open_api
 from gated.shell.log.jetstream_reader import JetStreamReader
+from gated.shell.nats_client import SturdyClient
 from gated.shell.policies import load_stored
 
 
@@ -42,7 +42,7 @@ class Found:
             self.examples.append(f"{kind}: {what}")
 
 
-async def verify(client: Client, asked: Mapping[str, Asked], limits: Mapping[str, int]) -> Found:
+async def verify(client: SturdyClient, asked: Mapping[str, Asked], limits: Mapping[str, int]) -> Found:
     """`limits`: by tool, how many calls of it a thread may ever have allowed."""
     log = await jetstream.open_for_reading(client)
     found = Found(intents=len(asked))

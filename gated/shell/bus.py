@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 import anyio
 import structlog
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
@@ -29,7 +28,8 @@ from nats.js.errors import NotFoundError
 from gated import wire
 from gated.errors import GatedError
 from gated.shell.dialling import Unreachable, dial
-from gated.shell.nats_client import SturdyClient
+from gated.shell.handover import Bell
+from gated.shell.nats_client import NO_HEADERS, Heard, Straight, SturdyClient, headers_of, line, said_with
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
@@ -78,7 +78,7 @@ class Bus:
     """A connection that receives inputs and publishes. `on_input` is called in the loop, for each input in order."""
 
     def __init__(
-        self, client: Client, on_input: Callable[[Input], None], wanted: Callable[[], int], source: Source = DAEMON
+        self, client: SturdyClient, on_input: Callable[[Input], None], wanted: Callable[[], int], source: Source = DAEMON
     ) -> None:
         self.client, self.source = client, source
         self.unpinned = anyio.Event()  # another client has the consumer now
@@ -90,29 +90,30 @@ class Bus:
         self._outstanding = 0
         self._position = 0
         self._heard = anyio.current_time()
-        self._rewinding = anyio.Event()
+        self._rewind_wanted = True
+        self._due = Bell()  # something is to be asked of the server
         self._stopped = False
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     async def consume(self) -> None:
         """Receive inputs until cancelled; rewinds at every reconnection, gap and silence. Raises `BusError`."""
-        self._rewinding.set()
         while True:
             with anyio.move_on_after(1.0):
-                await self._rewinding.wait()
+                await self._due.wait()
             if self._stopped:
                 return
             check_open(self.client)
-            if self._rewinding.is_set() or anyio.current_time() - self._heard > SILENCE:
-                self._rewinding = anyio.Event()
+            if self._rewind_wanted or anyio.current_time() - self._heard > SILENCE:
+                self._rewind_wanted = False
                 await self._rewind()
             elif self._outstanding < PULL // 2:
                 await self._pull()
 
     def rewind(self) -> None:
         """Ask for a rewind: after a reconnection, or when an input could not be handled."""
-        self._rewinding.set()
+        self._rewind_wanted = True
+        self._due.ring()
 
     async def stop(self) -> None:
         """Take no more inputs; what was taken is still to be acknowledged."""
@@ -126,14 +127,14 @@ class Bus:
             if self._inbox is not None and not self.client.is_closed:
                 await self._inbox.unsubscribe()
             self._prefix = self.client.new_inbox()
-            self._inbox = await self.client.subscribe(self._prefix, cb=self._take)
+            self._inbox = await self.client.subscribe(self._prefix, cb=Straight(self._take))
             await self._reset()
             self._expected, self._outstanding = 1, 0
             await self._pull()
         except (NatsError, TimeoutError, OSError, BusError) as error:
             log.warning("cannot rewind, trying again", error=str(error))
             await anyio.sleep(0.5)
-            self._rewinding.set()
+            self.rewind()
 
     async def _reset(self) -> None:
         subject = f"$JS.API.CONSUMER.RESET.{self.source.stream}.{self.source.consumer}"
@@ -151,38 +152,39 @@ class Bus:
         pinned = {"group": self.source.group, "id": self.source.pin} if self.source.pin else {}
         request = {"batch": room, "expires": int((PINNED_EXPIRES if pinned else PULL_EXPIRES) * 1e9), **pinned}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.source.stream}.{self.source.consumer}"
-        await self.client.publish(subject, json.dumps(request).encode(), reply=self._prefix)
+        await self.client.send(line(subject, json.dumps(request).encode(), self._prefix))
 
-    async def _take(self, message: Msg) -> None:
+    def _take(self, message: Heard) -> None:
         if self._stopped:
             return
         self._heard = anyio.current_time()
-        headers = message.headers
-        if headers is not None and "Status" in headers and not message.reply.startswith("$JS.ACK"):
+        reply, raw = message.reply.decode(errors="replace"), message.headers
+        headers = headers_of(raw) if any(name in raw for name in READ) else {}
+        if "Status" in headers and not reply.startswith("$JS.ACK"):
             self._status(headers)
             if self.source.pin:
-                await self._pull()
+                self._due.ring()
             return
         self._outstanding -= 1
-        stored = _stored(message.reply)
+        stored = _stored(reply)
         if stored.sequence != self._expected:
-            self._rewinding.set()  # a gap; or somebody else rewound the consumer, and what comes is counted anew
+            self.rewind()  # a gap; or somebody else rewound the consumer, and what comes is counted anew
             return
         self._expected += 1
         self._position = max(self._position, stored.position)
         self._on_input(
             Input(
-                message.subject,
+                message.subject.decode(errors="replace"),
                 message.data,
                 stored.at,
                 stored.position,
-                message.reply,
-                (headers.get(wire.RE) or headers.get("Nats-Msg-Id")) if headers else None,
-                headers.get("Content-Type") if headers else None,
+                reply,
+                headers.get(wire.RE) or headers.get("Nats-Msg-Id"),
+                headers.get("Content-Type"),
             )
         )
         if self._outstanding < PULL // 2:
-            await self._pull()
+            self._due.ring()
 
     async def caught_up(self) -> None:
         """Wait until every input that is stored by now was taken. A deadline waits for it: it must not overtake an answer that
@@ -222,17 +224,17 @@ class Bus:
         if size > self.client.max_payload:
             log.error("too large for the bus, it is in the log only", subject=subject, bytes=size)
             return False
-        await self._send(subject, data, {wire.RE: re} if re else None)
+        await self._send(line(subject, data, headers=said_with({wire.RE: re}) if re else NO_HEADERS))
         return True
 
     async def acknowledge(self, ack: str) -> None:
-        await self._send(ack, b"+ACK", None)
+        await self._send(line(ack, b"+ACK"))
 
-    async def _send(self, subject: str, data: bytes, headers: dict[str, str] | None) -> None:
+    async def _send(self, lines: bytes) -> None:
         """Publish; while the bus is away and the client's buffer full, wait."""
         while True:
             try:
-                return await self.client.publish(subject, data, headers=headers)
+                return await self.client.send(lines)
             except OutboundBufferLimitError:
                 await anyio.sleep(0.05)
             except ConnectionClosedError:
@@ -241,6 +243,7 @@ class Bus:
 
 
 CONSUMER: Final = DAEMON.consumer
+READ: Final = (b"NATS/1.0 ", wire.RE.encode(), b"Nats-Msg-Id", b"Content-Type")  # marks of headers that are read here
 
 
 class _Stored(NamedTuple):
@@ -258,7 +261,7 @@ def _stored(reply: str) -> _Stored:
 
 async def connect(
     url: str, name: str, on_reconnect: Callable[[], None], seconds: float = CONNECT_SECONDS, **credentials: Any
-) -> Client:
+) -> SturdyClient:
     """A connection that reconnects for ever and says so; `url` may be several, with commas between them.
 
     Raises `BusError` where the server is too old or out of reach.

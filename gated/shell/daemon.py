@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol
 import anyio
 import structlog
 from msgspec import Struct
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from gated import wire
@@ -36,6 +35,7 @@ from gated.shell.erasing import NO_FOLDER
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import EventLog, LogUnavailable, Sealed
 from gated.shell.metrics import Gauges
+from gated.shell.nats_client import SturdyClient
 from gated.shell.notify.notifier import Counts, Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings
 from gated.shell.observing import Observing, observed
@@ -149,7 +149,7 @@ async def _work(runs: Runs, ended: anyio.Event) -> None:
         ended.set()
 
 
-async def _drain(made: Daemon, event_log: EventLog, client: Client, ended: anyio.Event) -> None:
+async def _drain(made: Daemon, event_log: EventLog, client: SturdyClient, ended: anyio.Event) -> None:
     """Settle what was taken and say it; the log is sealed only then. What is not settled in time is delivered again."""
     try:
         with anyio.move_on_after(DRAIN_SECONDS):
@@ -175,7 +175,7 @@ def check_keys(custody: Custody | None, policy: Policy) -> None:
         custody.keyring.name()
 
 
-def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: Client) -> Daemon:
+def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: SturdyClient) -> Daemon:
     holder: list[bus.Bus] = []
 
     async def publish(subject: str, data: bytes, re: str | None) -> bool:
@@ -207,7 +207,7 @@ def _gauges(runs: Runs) -> Gauges:
     return Gauges(waiting, threads, len(runs.open_tickets), health.records, bool(health.why), bool(health.reload_failed))
 
 
-def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: Client) -> Notifier | None:
+def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: SturdyClient) -> Notifier | None:
     if settings.notify is None:
         return None
 

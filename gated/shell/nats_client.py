@@ -1,31 +1,112 @@
-"""A NATS client that no message can stop.
+"""A NATS client that no message can stop, and that has a short way for those who speak and hear much.
 
 Whoever may publish chooses the bytes of a subject's tokens and of the headers, and the server passes them on as they are.
 The client of nats-py stops reading at headers that are none and at subjects that are no UTF-8, and takes vertical tabs and
 form feeds for the spaces of the protocol. A stored message of that kind would stop a daemon again after every restart.
 INVARIANT: what cannot be read arrives all the same: without headers, or with U+FFFD in its subject, which makes it no id.
+
+The short way: `send` takes lines of the protocol, as many as there are, and `Straight` hears messages as they are read. Else the
+client builds an object for each message, parses its headers, queues it and wakes a task, which is most of what a message costs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import nats.protocol.parser as protocol
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError
 
 # the protocol's spaces are these two; the module's own patterns take `\s`
 protocol.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)\r\n")
 protocol.HMSG_RE = re.compile(rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n")
 
 
+NO_HEADERS: Final = b""
+_TOKENS: Final = re.compile(r"[!-~]+")  # what no subject may have is what ends it in the protocol
+
+
+class Heard(NamedTuple):
+    """A message as it was read. `headers` begin with their line `NATS/1.0`, and are empty where there are none."""
+
+    subject: bytes
+    reply: bytes
+    data: bytes
+    headers: bytes
+
+
+def said_with(headers: Mapping[str, str]) -> bytes:
+    """Headers as the protocol writes them. Line breaks in a value are made spaces: it may be somebody else's word."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        return said_with({name: value.replace("\r", " ").replace("\n", " ") for name, value in headers.items()})
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def headers_of(raw: bytes) -> dict[str, str]:
+    """The headers of a message that was heard; what the server says of itself is `Status` and `Description`."""
+    first, *lines = raw.split(b"\r\n")
+    found: dict[str, str] = {}
+    if first[8:9] == b" ":
+        found |= {"Status": first[9:12].decode(errors="replace"), "Description": first[13:].decode(errors="replace")}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if colon:
+            found[name.strip().decode(errors="replace")] = value.strip().decode(errors="replace")
+    return found
+
+
+def line(subject: str, data: bytes, reply: str = "", headers: bytes = NO_HEADERS) -> bytes:
+    """A message as `send` takes it; `headers` as `said_with` writes them. Raises `BadSubjectError`."""
+    to = f"{subject} {reply}" if reply else subject
+    if _TOKENS.fullmatch(subject) is None or (reply and _TOKENS.fullmatch(reply) is None):
+        raise BadSubjectError
+    if headers:
+        return b"HPUB %b %d %d\r\n%b%b\r\n" % (to.encode(), len(headers), len(headers) + len(data), headers, data)
+    return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(data), data)
+
+
+class Straight:
+    """To be given to `subscribe` as `cb`: `hear` is called with each message when it is read, in their order."""
+
+    def __init__(self, hear: Callable[[Heard], None]) -> None:
+        self.hear = hear
+
+    async def func(self, message: Msg) -> None:
+        raise AssertionError("its messages go no other way")
+
+    def __call__(self, message: Msg) -> Any:
+        return self.func(message)
+
+
 class SturdyClient(Client):
     """See above; otherwise the client it is made from."""
 
     _ended = False
+
+    async def send(self, lines: bytes) -> None:
+        """Send messages that `line` made, joined. Raises what `publish` does, and as there waits only for a full buffer."""
+        if self.is_closed:
+            raise ConnectionClosedError
+        if not self.is_connected and self._pending_data_size + len(lines) > self._max_pending_size:
+            raise OutboundBufferLimitError
+        await self._send_command(lines)
+        if self._flush_queue is None or self._flush_queue.empty():
+            await self._flush_pending()
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        subscription = self._subs.get(sid)
+        if subscription is None or not isinstance(subscription._cb, Straight):
+            return await super()._process_msg(sid, subject, reply, data, headers)
+        try:
+            subscription._cb.hear(Heard(subject, reply, data, headers or NO_HEADERS))
+        except Exception as error:  # of whoever hears: as the client does it, the connection lives on
+            await self._error_cb(error)
 
     async def close(self) -> None:
         """A connection that is broken already cannot be flushed, and is as closed as any."""

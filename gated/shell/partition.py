@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import anyio
 import msgspec
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -32,6 +31,7 @@ from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import JetStreamApi
 from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_streams import GROUP, Shape
+from gated.shell.nats_client import SturdyClient
 from gated.shell.runs import Decide, Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.scoring import Scorer
@@ -50,7 +50,7 @@ log = structlog.get_logger("gated.partition")
 class Place(NamedTuple):
     """Where a worker works: its connection, the cluster, its name."""
 
-    client: Client
+    client: SturdyClient
     api: JetStreamApi
     names: Names
     shape: Shape
@@ -193,21 +193,12 @@ class Partition:
 
     async def _session(self, event_log: JetStreamLog, pin: str) -> None:
         source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
-        holder: list[Bus] = []
-
-        async def publish(subject: str, data: bytes, re: str | None) -> bool:
-            return await holder[0].publish(subject, data, re)
-
-        async def acknowledge(ack: str) -> None:
-            await holder[0].acknowledge(ack)
-
-        outlet = Outlet(publish, acknowledge, self.place.names.prefix, tells_time=True)
         place = self.place
+        bus = Bus(place.client, lambda item: take(runs, item), lambda: runs.room(), source)
+        outlet = Outlet(bus.publish, bus.acknowledge, place.names.prefix, tells_time=True)
         more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
         runs = Runs(event_log, self.host.policy(), outlet, *more)
         runs.telemetry = self.host.telemetry
-        bus = Bus(self.place.client, lambda item: take(runs, item), runs.room, source)
-        holder.append(bus)
         self.runs, self.bus = runs, bus
         log.info("partition taken over", partition=self.number, lease=event_log.epoch)
         try:

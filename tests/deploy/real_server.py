@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from nats.aio.client import Client
-
 from gated.shell.nats_binary import server_binary
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import UserRole, inbox_prefix, login
 from patience import PATIENCE, blocking_until, until
 
@@ -46,7 +45,7 @@ def running(config: Path, folder: Path, environment: Mapping[str, str]) -> Itera
 class BusUser:
     """A connected user. The server tells each denial in the order of what was tried: that is what `denied_*` rests on."""
 
-    def __init__(self, client: Client, violations: list[str]) -> None:
+    def __init__(self, client: SturdyClient, violations: list[str]) -> None:
         self.client, self._violations = client, violations
 
     async def denied_publishing(self, subjects: Collection[str]) -> set[str]:
@@ -81,7 +80,7 @@ async def logged_in(address: Address, user: str, password: str, inbox: str) -> A
     async def failed(error: Exception) -> None:
         violations.append(str(error).lower())
 
-    client = Client()
+    client = SturdyClient()
     try:
         await client.connect(
             address.url,

@@ -17,7 +17,6 @@ import anyio
 import pytest
 import typer
 import yaml
-from nats.aio.client import Client
 
 from deploy.real_server import Address, bus_user, running
 from deploy.test_permissions import NATS, POLICY, certificate, environment, secret
@@ -26,6 +25,7 @@ from gated.cli.daemon import app
 from gated.client.gate import connect
 from gated.shell.log import LogUnavailable, jetstream
 from gated.shell.log.jetstream_streams import SetupError
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from patience import PATIENCE, blocking_until
 from ports import own_port
@@ -225,7 +225,7 @@ class _Made(NamedTuple):
     info: dict[str, Any]
 
 
-async def _opened(client: Client) -> _Made:
+async def _opened(client: SturdyClient) -> _Made:
     """A log of three replicas, once the servers have a leader."""
     for _ in range(60):
         try:

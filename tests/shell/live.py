@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import anyio
 import msgspec
-import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -28,6 +27,7 @@ from gated.shell.daemon import Daemon, Settings, daemon
 from gated.shell.embedded import Server, embedded_server
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import UserRole, inbox_prefix, login
 from gated.shell.notify.settings import NotifySettings
 from gated.shell.policies import read_policy
@@ -74,8 +74,9 @@ class Bus(NamedTuple):
         return {"user": own, "password": self.passwords[own], "inbox_prefix": inbox_prefix(role, name)}
 
     @asynccontextmanager
-    async def user(self, role: UserRole, name: str = "") -> AsyncIterator[Client]:
-        connected = await nats.connect(self.url, **self.credentials(role, name))
+    async def user(self, role: UserRole, name: str = "") -> AsyncIterator[SturdyClient]:
+        connected = SturdyClient()
+        await connected.connect(self.url, **self.credentials(role, name))
         try:
             yield connected
         finally:

@@ -11,10 +11,10 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
-from nats.aio.client import Client
 
 from gated import ingress, wire
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.nats_client import SturdyClient
 from gated.wire import Refusal, Verdict
 from patience import PATIENCE
 from shell.live import Ears, Live, agent, decided, ears, gate, intents, tell
@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
     portal: BlockingPortal
     live: Live
-    clients: dict[str, Client]
+    clients: dict[str, SturdyClient]
     heard: Ears
 
     def shoot(self, data: bytes, role: str = "agent", thread: str = "", run: str = "r", **headers: str) -> list[wire.Outbound]:

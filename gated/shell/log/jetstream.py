@@ -18,7 +18,6 @@ from typing import Final
 
 import anyio
 import msgspec
-from nats.aio.client import Client
 
 from gated.core.chain import CheckpointNote
 from gated.events import Record, ThreadId
@@ -33,6 +32,7 @@ from gated.shell.log.jetstream_reader import HASH, Head, JetStreamReader
 from gated.shell.log.jetstream_sealing import Seals
 from gated.shell.log.jetstream_streams import SetupError, Shape, ensure_streams, partitions_of
 from gated.shell.log.sealing import Sealing
+from gated.shell.nats_client import SturdyClient
 
 PIPELINED: Final = 16  # records from which on a batch is faster on one replica too
 TOGETHER: Final = 900  # messages of one atomic batch; the server takes 1,000
@@ -248,7 +248,7 @@ def _check_threads(records: Sequence[Record]) -> None:
 
 
 async def open_for_writing(
-    client: Client,
+    client: SturdyClient,
     worker: str,
     *,
     prefix: str = "gated",
@@ -279,7 +279,7 @@ async def open_for_writing(
         raise
 
 
-async def open_for_reading(client: Client, prefix: str = "gated", *, owns: bool = False) -> JetStreamReader:
+async def open_for_reading(client: SturdyClient, prefix: str = "gated", *, owns: bool = False) -> JetStreamReader:
     """Raises `LogUnavailable` where there is no log."""
     names = Names(prefix)
     api = await open_api(client)

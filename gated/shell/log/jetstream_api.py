@@ -11,16 +11,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import anyio
-from nats.aio.client import Client
-from nats.aio.msg import Msg
+import msgspec
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from gated.shell.log import LogError, LogUnavailable
+from gated.shell.nats_client import Heard, Straight, SturdyClient, headers_of, line, said_with
 
 ACK_SECONDS: Final = 4.0  # how long a question waits for its answer
 WRONG_SEQUENCE: Final = (10071, 10164)  # the fence does not hold: the second form where nothing is known of the number found
@@ -64,34 +65,34 @@ class Stored(NamedTuple):
 class JetStreamApi:
     """Questions of one connection. Made by `open_api`; `close` ends its inbox."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SturdyClient) -> None:
         self.client = client
         self._inbox = client.new_inbox()
-        self._heard: dict[str, Callable[[Msg], None]] = {}
+        self._heard: dict[bytes, Callable[[Heard], None]] = {}
         self._asked = 0
         self._waiting: set[asyncio.Future[Any]] = set()
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
-        self._subscription = await self.client.subscribe(f"{self._inbox}.*", cb=self._hear, pending_bytes_limit=-1)
+        self._subscription = await self.client.subscribe(f"{self._inbox}.*", cb=Straight(self._hear))
 
     async def close(self) -> None:
         if self._subscription is not None and not self.client.is_closed:
             await self._subscription.unsubscribe()
 
-    async def _hear(self, message: Msg) -> None:
-        hear = self._heard.get(message.subject.rpartition(".")[2])
+    def _hear(self, message: Heard) -> None:
+        hear = self._heard.get(message.subject.rpartition(b".")[2])
         if hear is not None:
             hear(message)
 
     @asynccontextmanager
-    async def _listening(self, hear: Callable[[Msg], None]) -> AsyncIterator[str]:
+    async def _listening(self, hear: Callable[[Heard], None]) -> AsyncIterator[str]:
         """A subject whose messages are heard while the block runs."""
         self._asked += 1
-        token = str(self._asked)
+        token = b"%d" % self._asked
         self._heard[token] = hear
         try:
-            yield f"{self._inbox}.{token}"
+            yield f"{self._inbox}.{self._asked}"
         finally:
             del self._heard[token]
 
@@ -100,18 +101,18 @@ class JetStreamApi:
     async def ask(self, verb: str, question: Any = None, seconds: float | None = None) -> dict[str, Any]:
         """Ask `$JS.API.<verb>`. Raises `Refused`, `LogUnavailable`."""
         body = b"" if question is None else json.dumps(question).encode()
-        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         async with self._listening(lambda message: None if answer.done() else answer.set_result(message)) as inbox:
-            await self._send(f"$JS.API.{verb}", body, inbox, None)
+            await self._send(line(f"$JS.API.{verb}", body, inbox))
             heard = await self._in_time(answer, f"`{verb}`", seconds)
         _check_status(heard, f"`{verb}`")
         said: dict[str, Any] = json.loads(heard.data)
-        _check_error(said)
+        _check_error(said.get("error"))
         return said
 
-    async def _send(self, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> None:
+    async def _send(self, lines: bytes) -> None:
         try:
-            await self.client.publish(subject, data, reply=reply, headers=headers)
+            await self.client.send(lines)
         except NatsError as error:
             raise LogUnavailable(f"cannot reach the log: {str(error) or type(error).__name__}") from error
 
@@ -141,10 +142,10 @@ class JetStreamApi:
     async def _get(self, stream: str, question: dict[str, Any]) -> tuple[list[Stored], int]:
         """Messages, and how many more there would have been."""
         found: list[Stored] = []
-        done: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
 
-        def hear(message: Msg) -> None:
-            headers = message.headers or {}
+        def hear(message: Heard) -> None:
+            headers = headers_of(message.headers)
             if "Nats-Sequence" in headers:
                 found.append(Stored(int(headers["Nats-Sequence"]), headers["Nats-Subject"], headers, message.data))
             elif not done.done():
@@ -152,9 +153,9 @@ class JetStreamApi:
 
         async with self._listening(hear) as inbox:
             body = json.dumps({"max_bytes": BATCH_BYTES, **question}).encode()
-            await self._send(f"$JS.API.DIRECT.GET.{stream}", body, inbox, None)
+            await self._send(line(f"$JS.API.DIRECT.GET.{stream}", body, inbox))
             ended = await self._in_time(done, f"a read of {stream}")
-        headers = ended.headers or {}
+        headers = headers_of(ended.headers)
         if headers.get("Status") not in ("204", "404"):
             _check_status(ended, f"a read of {stream}")
         return found, int(headers.get("Nats-Num-Pending", "0"))
@@ -187,52 +188,39 @@ class JetStreamApi:
         """Store messages one by one, all under way at once; some may be stored and others not when this raises."""
         if not messages:
             return []
-        answers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        places = [0] * len(messages)
-        left = set(range(len(messages)))
-
-        def hearing(index: int) -> Callable[[Msg], None]:
-            def hear(message: Msg) -> None:
-                if answers.done():
-                    return
-                try:
-                    places[index] = _stored_at(message)
-                except LogError as error:
-                    answers.set_exception(error)
-                    return
-                left.discard(index)
-                if not left:
-                    answers.set_result(None)
-
-            return hear
-
+        stored = _StoredEach(len(messages))
         first = self._asked + 1
         self._asked += len(messages)
-        tokens = [str(first + index) for index in range(len(messages))]
+        tokens = [b"%d" % number for number in range(first, first + len(messages))]
+        for index, token in enumerate(tokens):
+            self._heard[token] = partial(stored.hear, index)
+        lines = [
+            line(message.subject, message.data, f"{self._inbox}.{number}", said_with(message.headers))
+            for number, message in enumerate(messages, first)
+        ]
         try:
-            for index, (token, message) in enumerate(zip(tokens, messages, strict=True)):
-                self._heard[token] = hearing(index)
-                await self._send(message.subject, message.data, f"{self._inbox}.{token}", message.headers)
-            await self._in_time(answers, "an append")
+            await self._send(b"".join(lines))
+            await self._in_time(stored.all, "an append")
         finally:
             for token in tokens:
                 self._heard.pop(token, None)
-            _spent(answers)
-        return places
+            stored.spent()
+        return stored.places
 
     async def store_together(self, messages: Sequence[Outgoing]) -> list[int]:
         """Store messages of one stream all or none, with nothing between them; their places."""
         if len(messages) == 1:
             return await self.store_each(messages)
-        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        batch = uuid4().hex
+        answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
+        batch, lines = uuid4().hex, []
         async with self._listening(lambda message: None if answer.done() else answer.set_result(message)) as inbox:
             for number, message in enumerate(messages, 1):
                 headers = {**message.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
                 last = number == len(messages)
                 if last:
                     headers["Nats-Batch-Commit"] = "1"
-                await self._send(message.subject, message.data, inbox if last else "", headers)
+                lines.append(line(message.subject, message.data, inbox if last else "", said_with(headers)))
+            await self._send(b"".join(lines))
             heard = await self._in_time(answer, "an append")
         end = _stored_at(heard)
         return list(range(end - len(messages) + 1, end + 1))
@@ -243,22 +231,53 @@ def _too_late(answer: asyncio.Future[Any], why: str) -> None:
         answer.set_exception(LogUnavailable(why))
 
 
-def _spent(answers: asyncio.Future[None]) -> None:
-    """Nobody waits any longer: an error that came meanwhile is no longer news."""
-    if answers.done() and not answers.cancelled():
-        answers.exception()
+class _Acknowledged(msgspec.Struct):
+    """What the server says of a message that was to be stored."""
+
+    seq: int = 0
+    error: dict[str, Any] | None = None
 
 
-def _stored_at(message: Msg) -> int:
-    _check_status(message, "an append")
-    said = json.loads(message.data)
-    _check_error(said)
-    return int(said["seq"])
+_ACKNOWLEDGED: Final = msgspec.json.Decoder(_Acknowledged)
 
 
-def _check_error(said: dict[str, Any]) -> None:
+class _StoredEach:
+    """The places of messages that are stored one by one; `all` is done when all are, or one is not."""
+
+    def __init__(self, count: int) -> None:
+        self.places = [0] * count
+        self.all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = count
+
+    def hear(self, index: int, message: Heard) -> None:
+        if self.all.done() or self.places[index]:
+            return
+        try:
+            self.places[index] = _stored_at(message)
+        except LogError as error:
+            self.all.set_exception(error)
+            return
+        self._left -= 1
+        if not self._left:
+            self.all.set_result(None)
+
+    def spent(self) -> None:
+        """Nobody waits any longer: an error that came meanwhile is no longer news."""
+        if self.all.done() and not self.all.cancelled():
+            self.all.exception()
+
+
+def _stored_at(message: Heard) -> int:
+    if message.headers:
+        _check_status(message, "an append")
+    said = _ACKNOWLEDGED.decode(message.data)
+    if said.error is not None:
+        _check_error(said.error)
+    return said.seq
+
+
+def _check_error(error: dict[str, Any] | None) -> None:
     """Raises `Refused`; or `LogUnavailable` where the servers are electing, or just starting."""
-    error = said.get("error")
     if error is None:
         return
     if error.get("err_code") in NOT_NOW:
@@ -266,8 +285,8 @@ def _check_error(said: dict[str, Any]) -> None:
     raise Refused(error.get("err_code", 0), error.get("description", "no reason"))
 
 
-def _check_status(message: Msg, what: str) -> None:
-    headers = message.headers or {}
+def _check_status(message: Heard, what: str) -> None:
+    headers = headers_of(message.headers)
     status = headers.get("Status")
     if status == "503":
         raise LogUnavailable(f"nobody answers {what}: the stream is missing, or has no leader just now")
@@ -275,7 +294,7 @@ def _check_status(message: Msg, what: str) -> None:
         raise LogUnavailable(f"{what} failed: {status} {headers.get('Description', '')}")
 
 
-async def open_api(client: Client) -> JetStreamApi:
+async def open_api(client: SturdyClient) -> JetStreamApi:
     """Raises `LogUnavailable`."""
     api = JetStreamApi(client)
     try:

@@ -207,16 +207,16 @@ class Stallable(SturdyClient):
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self.stalled = False
-        self._prefix = f"{prefix}."
-        self._held: list[tuple[Any, ...]] = []
+        self._prefix = f"PUB {prefix}.".encode()
+        self._held: list[bytes] = []
         self._releasing: asyncio.Task[None] | None = None
 
-    async def publish(self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None) -> None:
-        if self.stalled and subject.startswith(self._prefix):
-            self._held.append((subject, payload, reply, headers))
+    async def send(self, lines: bytes) -> None:
+        if self.stalled and self._prefix in lines:
+            self._held.append(lines)
             return
         await self._send_held()
-        await super().publish(subject, payload, reply, headers)
+        await super().send(lines)
 
     def release(self) -> None:
         self.stalled = False
@@ -224,7 +224,7 @@ class Stallable(SturdyClient):
 
     async def _send_held(self) -> None:
         while self._held and not self.is_closed:
-            await super().publish(*self._held.pop(0))
+            await super().send(self._held.pop(0))
 
 
 _PREFIXES = itertools.count(1)
