@@ -135,16 +135,18 @@ def contract_view(profile: Profile, run: RunState, at: int, recent: bool = True)
 
 
 def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
-    thread, at, call = hearing.state.tally, hearing.at, hearing.call
-    found = dcbf.check(hearing.profile.dcbf, _asked(hearing.profile, hearing.run, thread, at, call), call)
+    found = _barriers(hearing, hearing.profile, hearing.run)
     for seat in hearing.ancestors:
-        more = dcbf.check(seat.profile.dcbf, _asked(seat.profile, seat.run, thread, at, call), call)
-        found += seat.says("dcbf", more)
+        found += seat.says("dcbf", _barriers(hearing, seat.profile, seat.run))
     return found
 
 
-def _asked(profile: Profile, run: RunState, thread: Tally, at: int, call: Call) -> BarrierState:
-    return barrier_state(profile, run, thread, at, drift_of(profile, run, call.embedding))
+def _barriers(hearing: Hearing, profile: Profile, run: RunState) -> tuple[Finding, ...]:
+    rules, thread, call = profile.dcbf, hearing.state.tally, hearing.call
+    if not rules.seeing and dcbf.is_clear(rules, run.tally, thread, call.tool, call.reserved_microusd):
+        return ()
+    state = barrier_state(profile, run, thread, hearing.at, drift_of(profile, run, call.embedding))
+    return dcbf.check(rules, state, call)
 
 
 def barrier_state(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from gated.events import Phase
 
 NOT_COMPARABLE: Final = -1  # a drift: the task and the call have embeddings of different models
 FINE: Final = 10**9  # units of an author's own barrier
+UNBOUNDED: Final = 1 << 128
 _LARGEST: Final = Decimal(sys.float_info.max)
 
 
@@ -94,16 +95,57 @@ def successor(state: BarrierState, call: Call, window: int) -> BarrierState:
     return BarrierState(run, thread, view, state.drift)
 
 
+class Headroom(Struct, frozen=True):
+    """What one tally may hold while barriers that read it are certainly at least 0, the call in question counted.
+
+    Data, not functions, so that all barriers of an agent are asked at once (`all_of`).
+    """
+
+    cost: int = UNBOUNDED  # µ$, at most
+    load: int = UNBOUNDED  # steps and calls in flight before the call, fewer than these
+    apart: frozenset[str] = frozenset()  # tools that neither are called nor stand among the newest
+    counted: tuple[tuple[tuple[str, ...], int], ...] = ()  # calls of these tools, at most so many
+
+    def holds(self, tally: Tally, tool: str, reserved: int) -> bool:
+        if tally.cost_microusd + reserved > self.cost or tally.steps + tally.in_flight >= self.load:
+            return False
+        if tool in self.apart or not self.apart.isdisjoint(tally.recent):
+            return False
+        counts = tally.counts
+        for tools, most in self.counted:
+            total = int(tool in tools)
+            for name in tools:
+                total += counts.get(name, 0)
+            if total > most:
+                return False
+        return True
+
+
+def all_of(rooms: Iterable[Headroom | None]) -> Headroom | None:
+    """What all of them leave; None where that of one is not certain."""
+    found: list[Headroom] = []
+    for room in rooms:
+        if room is None:
+            return None
+        found.append(room)
+    return Headroom(
+        cost=min([UNBOUNDED, *(room.cost for room in found)]),
+        load=min([UNBOUNDED, *(room.load for room in found)]),
+        apart=frozenset().union(*(room.apart for room in found)),
+        counted=tuple(pair for room in found for pair in room.counted),
+    )
+
+
 class Barrier(Struct, frozen=True):
     """`value` gives h in units of 1/`scale`, its margin already taken off: of a tally, or, where it `sees`, of the state.
 
-    `clear(tally, tool, reserved)`: whether h is certainly at least 0 now and once the call is admitted, without making the
-    tally of then. It may say no where that is not certain, never yes.
+    `room` is how far h is certainly at least 0, now and once a call is admitted; None where nothing is certain before the
+    barrier is asked, as of one that reads more than a tally.
     """
 
     name: str
     value: Callable[[Any], int]
-    clear: Callable[[Tally, str, int], bool]
+    room: Headroom | None
     scale: int
     thread: bool = False
     weight: float = 1.0
@@ -121,11 +163,6 @@ class Barrier(Struct, frozen=True):
         except Exception:
             return -self.scale
         return value if value.__class__ is int else -self.scale
-
-
-def never_clear(tally: Tally, tool: str, reserved: int) -> bool:
-    """Nothing is certain of a barrier that reads more than a tally before it is asked."""
-    return False
 
 
 def as_number(value: Decimal) -> float:

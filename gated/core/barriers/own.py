@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin, never_clear
+from gated.core.barriers.barrier import FINE, Barrier, BarrierError, BarrierState, fine, fine_margin
 from gated.core.barriers.entries import BarrierEntry, NeuralEntry
 from gated.core.barriers.network import Network
 from gated.core.barriers.standard import counter
@@ -83,7 +83,7 @@ def of_network(name: str, entry: BarrierEntry, network: Network) -> Barrier:
     def value(state: BarrierState) -> int:
         return fine(network.value(network.read(state, thread))) - margin
 
-    return Barrier(name, value, never_clear, FINE, thread, float(entry.weight), sees=True, recent=True)
+    return Barrier(name, value, None, FINE, thread, float(entry.weight), sees=True, recent=True)
 
 
 def _of_view(name: str, entry: BarrierEntry, function: Callable[[View], object], recent: bool) -> Barrier:
@@ -92,4 +92,4 @@ def _of_view(name: str, entry: BarrierEntry, function: Callable[[View], object],
     def value(state: BarrierState) -> int:
         return fine(function(state.seen(thread))) - margin
 
-    return Barrier(name, value, never_clear, FINE, thread, float(entry.weight), sees=True, recent=recent)
+    return Barrier(name, value, None, FINE, thread, float(entry.weight), sees=True, recent=recent)

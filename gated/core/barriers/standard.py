@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gated.core.barriers.barrier import NOT_COMPARABLE, Barrier, BarrierState, exact, never_clear
+from gated.core.barriers.barrier import NOT_COMPARABLE, Barrier, BarrierState, Headroom, exact
 from gated.core.barriers.entries import (
     BarrierEntry,
     CounterEntry,
@@ -44,9 +44,6 @@ def _safety(entry: SafetyEntry) -> Barrier:
         partners.setdefault(b, set()).add(a)
     window, watched = entry.window, frozenset(partners)
 
-    def clear(tally: Tally, tool: str, reserved: int) -> bool:
-        return tool not in watched and margin <= scale and watched.isdisjoint(tally.recent)
-
     def value(tally: Tally) -> int:
         recent = tally.recent
         if watched.isdisjoint(recent):
@@ -58,7 +55,7 @@ def _safety(entry: SafetyEntry) -> Barrier:
                 return -margin
         return scale - margin
 
-    return Barrier("safety", value, clear, scale, entry.scope == "thread")
+    return Barrier("safety", value, Headroom(apart=watched) if margin <= scale else None, scale, entry.scope == "thread")
 
 
 def _privacy(entry: PrivacyEntry, outbound: Iterable[str]) -> Barrier:
@@ -70,21 +67,11 @@ def _privacy(entry: PrivacyEntry, outbound: Iterable[str]) -> Barrier:
 def counter(name: str, entry: BarrierEntry, rule: CounterEntry) -> Barrier:
     """budget - margin - per_call for each admitted call of the tools."""
     scale, (budget, per_call, margin) = exact(rule.budget, rule.per_call, entry.margin)
-    value, clear = _count(rule.tools, budget - margin, per_call)
-    return Barrier(name, value, clear, scale, entry.scope == "thread", float(entry.weight))
+    return Barrier(name, *_count(rule.tools, budget - margin, per_call), scale, entry.scope == "thread", float(entry.weight))
 
 
-Value = Callable[[Tally], int]
-Clear = Callable[[Tally, str, int], bool]
-
-
-def _count(tools: Iterable[str], budget: int, per_call: int) -> tuple[Value, Clear]:
+def _count(tools: Iterable[str], budget: int, per_call: int) -> tuple[Callable[[Tally], int], Headroom | None]:
     names = tuple(dict.fromkeys(tools))
-    counted = frozenset(names)
-
-    def clear(tally: Tally, tool: str, reserved: int) -> bool:
-        h = value(tally)
-        return h >= 0 and (tool not in counted or h >= per_call)
 
     def value(tally: Tally) -> int:
         counts = tally.counts
@@ -93,7 +80,9 @@ def _count(tools: Iterable[str], budget: int, per_call: int) -> tuple[Value, Cle
             total += counts.get(name, 0)
         return budget - per_call * total
 
-    return value, clear
+    if per_call <= 0:
+        return value, Headroom() if per_call == 0 <= budget else None
+    return value, Headroom(counted=((names, budget // per_call),))
 
 
 def _resource(entry: ResourceEntry) -> Barrier:
@@ -102,24 +91,21 @@ def _resource(entry: ResourceEntry) -> Barrier:
     def value(tally: Tally) -> int:
         return limit - micro * tally.cost_microusd
 
-    def clear(tally: Tally, tool: str, reserved: int) -> bool:
-        return limit >= micro * (tally.cost_microusd + reserved)  # costs are never negative, so it was then, too
-
-    return Barrier("resource", value, clear, scale, entry.scope == "thread")
+    return Barrier("resource", value, Headroom(cost=limit // micro), scale, entry.scope == "thread")
 
 
 def _scope(entry: DriftEntry) -> Barrier:
     """max_drift - (1 - cosine(task, call)); max_drift while one of them has no embedding."""
     scale, (most, unit) = exact(entry.max_drift, "0.000001")
     if entry.embeddings is None:
-        return Barrier("scope", lambda tally: most, lambda tally, tool, reserved: most >= 0, scale, entry.scope == "thread")
+        return Barrier("scope", lambda tally: most, Headroom() if most >= 0 else None, scale, entry.scope == "thread")
 
     def value(state: BarrierState) -> int:
         if state.drift == NOT_COMPARABLE:
             raise ValueError("the embeddings of the task and of the call cannot be compared")
         return most - unit * (state.drift or 0)
 
-    return Barrier("scope", value, never_clear, scale, entry.scope == "thread", sees=True)
+    return Barrier("scope", value, None, scale, entry.scope == "thread", sees=True)
 
 
 def _stability(entry: StabilityEntry) -> Barrier:
@@ -128,7 +114,4 @@ def _stability(entry: StabilityEntry) -> Barrier:
     def value(tally: Tally) -> int:
         return budget - tally.steps - tally.in_flight
 
-    def clear(tally: Tally, tool: str, reserved: int) -> bool:
-        return tally.steps + tally.in_flight < budget
-
-    return Barrier("stability", value, clear, 1, entry.scope == "thread")
+    return Barrier("stability", value, Headroom(load=budget), 1, entry.scope == "thread")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gated.core.barriers.barrier import Barrier, BarrierError, BarrierState, as_number, exact, successor
+from gated.core.barriers.barrier import Barrier, BarrierError, BarrierState, Headroom, all_of, as_number, exact, successor
 from gated.core.barriers.entries import DEFAULT_NAMES, BarrierEntry, DcbfEntry
 from gated.core.barriers.own import Functions, neural, own
 from gated.core.barriers.standard import standard
@@ -29,17 +29,19 @@ STAGE: Final = "dcbf"
 
 
 class DcbfRules(Struct, frozen=True):
-    """`counted` are the barriers that read a tally, `seeing` those that read the whole state; `barriers` are all, in order."""
+    """`seeing` are the barriers that read the whole state; `barriers` are all, in order.
+
+    `room` is what the tallies of the run and of its thread may hold while all the others are certainly kept, if that is known.
+    """
 
     barriers: tuple[Barrier, ...]
-    counted: tuple[Barrier, ...]
     seeing: tuple[Barrier, ...]
+    room: tuple[Headroom, Headroom] | None
     verification: bool
     kappa: tuple[int, int]  # numerator and denominator
     power: int
     window: int
     per_call_microusd: int
-    plain: bool  # alpha(h) = h, so the condition is h(next) >= 0
     thread: bool  # some barrier reads the thread's tally
     recent: bool  # some barrier reads the newest calls
     drift: bool  # the scope barrier reads embeddings
@@ -68,47 +70,46 @@ def compile_dcbf(
             raise BarrierError(str(error), "barriers", name, *getattr(error, "path", ())) from error
     scale, (kappa,) = exact(entry.kappa)
     chosen = tuple(barriers.values())
+    plain = kappa == scale and entry.power == 1  # alpha(h) = h, so the condition is h(next) >= 0
     return DcbfRules(
         barriers=chosen,
-        counted=tuple(b for b in chosen if not b.sees),
         seeing=tuple(b for b in chosen if b.sees),
+        room=_room([b for b in chosen if not b.sees]) if plain and entry.verification else None,
         verification=entry.verification,
         kappa=(kappa, scale),
         power=entry.power,
         window=max(entry.safety.window, WINDOW),
         per_call_microusd=per_call_microusd,
-        plain=kappa == scale and entry.power == 1,
         thread=any(barrier.thread for barrier in chosen),
         recent=any(barrier.recent for barrier in chosen),
         drift=entry.scope.embeddings is not None and barriers.get("scope") is original,
     )
 
 
+def _room(barriers: list[Barrier]) -> tuple[Headroom, Headroom] | None:
+    run = all_of(barrier.room for barrier in barriers if not barrier.thread)
+    thread = all_of(barrier.room for barrier in barriers if barrier.thread)
+    return None if run is None or thread is None else (run, thread)
+
+
+def is_clear(rules: DcbfRules, run: Tally, thread: Tally, tool: str, reserved: int) -> bool:
+    """The usual case, at its price: every barrier that reads a tally is at least 0 now, and will be. Never a false yes."""
+    room = rules.room
+    return room is not None and room[0].holds(run, tool, reserved) and (not rules.thread or room[1].holds(thread, tool, reserved))
+
+
 def check(rules: DcbfRules, state: BarrierState, call: Call) -> tuple[Finding, ...]:
     """One denial that lists every breached barrier, or nothing."""
-    if rules.plain and rules.verification and _clear(rules, state.run, state.thread, call.tool, call.reserved_microusd):
-        if not rules.seeing:
-            return ()
-        looked: tuple[Barrier, ...] = rules.seeing
-    else:
-        looked = rules.barriers
+    clear = is_clear(rules, state.run, state.thread, call.tool, call.reserved_microusd)
+    looked = rules.seeing if clear else rules.barriers
+    if not looked:
+        return ()
     after = successor(state, call, rules.window)
     breaches = tuple(b for b in (_breach(rules, barrier, state, after) for barrier in looked) if b is not None)
     if not breaches:
         return ()
     named = ", ".join(f"{b.barrier} {b.now:g} -> {b.next:g} (at least {b.bound:g})" for b in breaches)
     return (Finding(STAGE, "deny", "dcbf.barrier", f"barriers would be left: {named}", breaches=breaches),)
-
-
-def _clear(rules: DcbfRules, run: Tally, thread: Tally, tool: str, reserved: int) -> bool:
-    """The usual case, at its price: alpha(h) = h, and every barrier that counts is at least 0 now and after."""
-    try:
-        for barrier in rules.counted:
-            if not barrier.clear(thread if barrier.thread else run, tool, reserved):
-                return False
-    except Exception:
-        return False
-    return True
 
 
 def _breach(rules: DcbfRules, barrier: Barrier, now: BarrierState, after: BarrierState) -> Breach | None:
