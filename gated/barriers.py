@@ -17,13 +17,12 @@ from typing import Any
 from immutables import Map
 from msgspec import Struct
 
-from gated.core.barriers.barrier import BarrierState
-from gated.core.call import Call
+from gated.core.barriers.barrier import BarrierCall, BarrierState
 from gated.core.history import RECENT, Tally
 from gated.core.policy import Policy, Profile
 from gated.core.runview import View
 from gated.core.stages import dcbf
-from gated.events import AgentId, CallId, Phase
+from gated.events import AgentId, Phase
 from gated.shell.policies import read_policy
 from gated.units import parse_usd
 
@@ -85,9 +84,9 @@ class Monitor:
     def _rules(self) -> dcbf.DcbfRules:
         return self._profile.dcbf
 
-    def _call(self, action: Action) -> Call:
+    def _call(self, action: Action) -> BarrierCall:
         cost = None if action.cost_usd is None else parse_usd(action.cost_usd)
-        return Call(CallId("c"), action.tool, {}, "", None, cost, None, self._cost(action.tool) if cost is None else cost)
+        return BarrierCall(action.tool, self._cost(action.tool) if cost is None else cost)
 
     def _cost(self, tool: str) -> int:
         return self._policy.costs.get(tool, self._profile.dcbf.per_call_microusd)

@@ -6,13 +6,12 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from gated.core.barriers.barrier import successor
-from gated.core.calls import call_of
+from gated.core.barriers.barrier import BarrierCall, successor
+from gated.core.calls import reservation
 from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
 from gated.core.stages import dcbf
 from gated.core.state import ThreadState
-from gated.core.verdicts import Plea
 from gated.events import RunId, TicketCall
 from gated.ticket_views import ticket_views
 from gated.units import rfc3339
@@ -23,8 +22,8 @@ def barriers_after(state: ThreadState, run_id: RunId, policy: Policy, call: Tick
     run = state.runs[run_id]
     profile = policy.profile(run.agent)
     now = barrier_state(profile, run, state.tally, state.at, run.drift)
-    plea = Plea(call.call, call.tool, call.args, call.args_sha256, call.parent, call.cost_microusd, call.nesting, 0)
-    after = successor(now, call_of(policy, profile, plea), profile.dcbf.window)
+    reserved = reservation(policy, profile, call.tool, call.cost_microusd)
+    after = successor(now, BarrierCall(call.tool, reserved, call.args_sha256), profile.dcbf.window)
     values = dcbf.get_barrier_values(profile.dcbf, after)
     return {name: (value, values[name]) for name, value in dcbf.get_barrier_values(profile.dcbf, now).items()}
 

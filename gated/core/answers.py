@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import batches, outcomes, remembering, tickets, waiting
+from gated.core.call import Call
 from gated.core.calls import judge_again
 from gated.core.redaction.cover import restored
 from gated.core.redaction.subjects import key_of
@@ -21,7 +22,7 @@ from gated.core.stages import semantic
 from gated.core.state import RunState
 from gated.core.tickets import Ticket
 from gated.core.turn import Turn
-from gated.core.verdicts import Judged, Plea
+from gated.core.verdicts import Judged
 from gated.events import (
     Answer,
     CallDecided,
@@ -125,41 +126,41 @@ def _approve(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionR
     if ticket.atomic:
         _decide_batch_again(turn, ticket, resolution)
         return
-    plea = _plea(turn, ticket.calls[0], resolution)
-    judged = judge_again(turn, plea, _lifts(turn, ticket, plea))
+    call = _call(turn, ticket.calls[0], resolution)
+    judged = judge_again(turn, call, _lifts(turn, ticket, call))
     _conclude(turn, ticket, judged, resolution if resolution.answers else None)
 
 
-def _plea(turn: Turn, call: TicketCall, resolution: ResolutionReceived) -> Plea:
-    return Plea(
-        call.call,
-        call.tool,
-        turn.reveal(call.args, call.sealed, call.tool),
-        call.args_sha256,
-        call.parent,
-        call.cost_microusd,
-        call.nesting,
-        turn.run.beside(call.call),
-        semantic.again(call.scores, resolution.scores.get(call.call)),
-        call.embedding,
-        resolution.links.get(call.call),
+def _call(turn: Turn, waiting: TicketCall, resolution: ResolutionReceived) -> Call:
+    return Call(
+        waiting.call,
+        waiting.tool,
+        turn.reveal(waiting.args, waiting.sealed, waiting.tool),
+        waiting.args_sha256,
+        waiting.parent,
+        waiting.cost_microusd,
+        waiting.nesting,
+        turn.run.beside(waiting.call),
+        semantic.again(waiting.scores, resolution.scores.get(waiting.call)),
+        waiting.embedding,
+        resolution.links.get(waiting.call),
     )
 
 
-def _lifts(turn: Turn, ticket: Ticket, plea: Plea) -> frozenset[str]:
+def _lifts(turn: Turn, ticket: Ticket, call: Call) -> frozenset[str]:
     """The asks that were answered for exactly these arguments, on this ticket and the call's earlier ones."""
-    sources = {ask.source for ask in ticket.asks if ask.call in (None, plea.id)}
+    sources = {ask.source for ask in ticket.asks if ask.call in (None, call.id)}
     for earlier in tickets.tickets_of(turn.run.tickets, turn.state.thread, turn.run_id, ticket.calls[0].call):
-        same = any(c.call == plea.id and c.args_sha256 == plea.args_sha256 for c in earlier.calls)
+        same = any(c.call == call.id and c.args_sha256 == call.args_sha256 for c in earlier.calls)
         if same and earlier.state == "approved":
-            sources.update(ask.source for ask in earlier.asks if ask.call in (None, plea.id))
+            sources.update(ask.source for ask in earlier.asks if ask.call in (None, call.id))
     return frozenset(sources)
 
 
 def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionReceived | None = None) -> None:
     """The verdict that an approval led to: admitted, denied by what changed, or asked about something new."""
     edited = ticket.edited
-    decided = replace(judged.decided, ticket=ticket.id, edited=edited, args=judged.plea.args if edited else None)
+    decided = replace(judged.decided, ticket=ticket.id, edited=edited, args=judged.call.args if edited else None)
     if decided.decision == "suspend":
         opened = waiting.ticket_for(turn, (judged,), atomic=False, edited=edited)
         turn.do(opened)
@@ -175,8 +176,8 @@ def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionR
 
 
 def _decide_batch_again(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> None:
-    pleas = [_plea(turn, call, resolution) for call in ticket.calls]
-    verdicts = batches.rehearse(turn, pleas, lambda trial, plea: judge_again(trial, plea, _lifts(turn, ticket, plea)))
+    calls = [_call(turn, call, resolution) for call in ticket.calls]
+    verdicts = batches.rehearse(turn, calls, lambda trial, call: judge_again(trial, call, _lifts(turn, ticket, call)))
     tagged = [replace(v, decided=replace(v.decided, ticket=ticket.id)) for v in verdicts]
     batches.conclude_atomic(turn, tagged)
 
@@ -187,8 +188,8 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     turn.do(TicketAnswered(ticket=ticket.id, answer=answer, state="superseded"))
     old = ticket.calls[0]
     args, digest = _edited(turn, old, resolution)
-    plea = _plea(turn, replace(old, args=args, args_sha256=digest, sealed=None, scores=None, embedding=None), resolution)
-    judged = judge_again(turn, plea, frozenset())
+    call = _call(turn, replace(old, args=args, args_sha256=digest, sealed=None, scores=None, embedding=None), resolution)
+    judged = judge_again(turn, call, frozenset())
     edited = replace(ticket, edited=True)
     if judged.decided.decision != "suspend":
         _conclude(turn, edited, judged, resolution if resolution.answers else None)
@@ -199,10 +200,10 @@ def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionRece
     taken = replace(fresh, answers=(answer,)) if tickets.may_answer(fresh, answer.by, answer.at, groups) else fresh
     if tickets.satisfied(taken, groups):
         lifts = frozenset(ask.source for ask in opened.asks)
-        _conclude(turn, edited, judge_again(turn, plea, lifts), resolution if resolution.answers else None)
+        _conclude(turn, edited, judge_again(turn, call, lifts), resolution if resolution.answers else None)
         return
     turn.do(replace(opened, answers=taken.answers))
-    turn.do(replace(judged.decided, ticket=opened.ticket, edited=True, args=plea.args))
+    turn.do(replace(judged.decided, ticket=opened.ticket, edited=True, args=call.args))
 
 
 def _edited(turn: Turn, old: TicketCall, resolution: ResolutionReceived) -> tuple[dict[str, Value], str]:

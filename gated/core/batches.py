@@ -7,59 +7,60 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from gated.core import waiting
-from gated.core.calls import bounds, each, judge_new, plead
+from gated.core.call import Call
+from gated.core.calls import bounds, call_of, each, judge_new
 from gated.core.state import Known
 from gated.core.turn import Turn
-from gated.core.verdicts import Judged, Plea, denied
+from gated.core.verdicts import Judged, denied
 from gated.events import CallDecided, CallId, IntentsReceived
 
 
 def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
     """Known calls are answered as ever; the others stand or fall together, also with a member that is refused."""
     others = len(turn.run.in_flight)
-    pleas: dict[CallId, Plea] = {}
+    calls: dict[CallId, Call] = {}
     refused = kept_out = False
-    twins: list[Plea] = []
+    twins: list[Call] = []
     for wanted in intents.calls:
         if wanted.refused is not None:
             turn.refuse(wanted.refused, wanted.why or "", wanted.id)
             refused = True
             continue
-        plea = plead(wanted, intents.nesting, others)
-        twin = pleas.get(plea.id) or turn.run.known(plea.id)
+        call = call_of(wanted, intents.nesting, others)
+        twin = calls.get(call.id) or turn.run.known(call.id)
         if twin is None:
-            pleas[plea.id] = plea
-        elif twin.args_sha256 != plea.args_sha256:
-            turn.refuse("ingress.id_conflict", f"call `{plea.id}` is known with other arguments", plea.id)
+            calls[call.id] = call
+        elif twin.args_sha256 != call.args_sha256:
+            turn.refuse("ingress.id_conflict", f"call `{call.id}` is known with other arguments", call.id)
             refused = True
         else:
-            twins.append(plea)
+            twins.append(call)
             kept_out = kept_out or (isinstance(twin, Known) and twin.state in ("denied", "suspended"))
-    _judge_atomic(turn, list(pleas.values()), refused, kept_out)
+    _judge_atomic(turn, list(calls.values()), refused, kept_out)
     for twin in twins:
         each(turn, twin)
 
 
-def _judge_atomic(turn: Turn, pleas: list[Plea], refused: bool, kept_out: bool) -> None:
+def _judge_atomic(turn: Turn, calls: list[Call], refused: bool, kept_out: bool) -> None:
     """`kept_out`: a call of the batch is known and was not allowed, so the batch cannot be admitted whole."""
     if refused:
-        for plea in pleas:
-            turn.do(denied(plea, "batch.sibling_refused", "another call of the atomic batch was refused"))
+        for call in calls:
+            turn.do(denied(call, "batch.sibling_refused", "another call of the atomic batch was refused"))
         return
-    verdicts = rehearse(turn, pleas, lambda trial, plea: bounds(trial, plea) or judge_new(trial, plea))
+    verdicts = rehearse(turn, calls, lambda trial, call: bounds(trial, call) or judge_new(trial, call))
     if kept_out:
         _deny_atomic(turn, verdicts)
     else:
         conclude_atomic(turn, verdicts)
 
 
-def rehearse(turn: Turn, pleas: list[Plea], judge: Callable[[Turn, Plea], Judged]) -> list[Judged]:
+def rehearse(turn: Turn, calls: list[Call], judge: Callable[[Turn, Call], Judged]) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
     trial.unscored, trial.unfollowed = turn.unscored, turn.unfollowed
     verdicts: list[Judged] = []
-    for plea in pleas:
-        judged = judge(trial, plea)
+    for call in calls:
+        judged = judge(trial, call)
         verdicts.append(judged)
         if judged.decided.known:
             trial.do(judged.decided)
@@ -86,7 +87,7 @@ def _deny_atomic(turn: Turn, verdicts: list[Judged]) -> None:
             decided = replace(item.decided, misfit=False, phase=None, counted=False)
         else:
             reason = "another call of the atomic batch was denied"
-            sibling = denied(item.plea, "batch.sibling_denied", reason)
+            sibling = denied(item.call, "batch.sibling_denied", reason)
             decided = replace(sibling, hop=item.decided.hop, ticket=item.decided.ticket)
         if decided.known:
             turn.do(decided)
@@ -110,9 +111,9 @@ def _suspend_atomic(turn: Turn, verdicts: list[Judged]) -> None:
 
 def _waiting_sibling(item: Judged) -> CallDecided:
     return CallDecided(
-        call=item.plea.id,
-        tool=item.plea.tool,
-        args_sha256=item.plea.args_sha256,
+        call=item.call.id,
+        tool=item.call.tool,
+        args_sha256=item.call.args_sha256,
         decision="suspend",
         stage="batch",
         code="batch.sibling_suspended",

@@ -11,19 +11,16 @@ from gated.events import CallId, Embedding, Score
 
 
 class Call(Struct, frozen=True):
-    """`estimate_microusd` is what the agent said, `floor_microusd` what the policy says the tool costs at least.
-
-    `reserved_microusd` is what its admission takes from every budget.
-    """
+    """`estimate_microusd` is what the agent said that it costs. `others` calls of other messages were in flight when it came."""
 
     id: CallId
     tool: str
     args: dict[str, Any]
     args_sha256: str
-    parent: CallId | None
-    estimate_microusd: int | None
-    floor_microusd: int | None
-    reserved_microusd: int
+    parent: CallId | None = None
+    estimate_microusd: int | None = None
+    nesting: str = "inferred"
+    others: int = 0
     scores: Mapping[str, Score] | None = None  # what detectors said of it
     embedding: Embedding | None = None
     links: Mapping[str, str] | None = None  # where its paths really led

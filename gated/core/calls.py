@@ -21,8 +21,9 @@ from gated.core.policy import Policy, Profile
 from gated.core.scope import Scope
 from gated.core.stages import breaker, ceilings, semantic
 from gated.core.stages.lifecycle import ended_reason
+from gated.core.state import RunState
 from gated.core.turn import Repeat, Turn, Unfollowed, Unscored, may_speak
-from gated.core.verdicts import Judged, Judgement, Plea, Refused, denied
+from gated.core.verdicts import Judged, Judgement, Refused, denied
 from gated.events import (
     Admission,
     AgentId,
@@ -45,14 +46,15 @@ def receive_each(turn: Turn, intents: IntentsReceived, barred: tuple[str, str] |
         if wanted.refused is not None:
             turn.refuse(wanted.refused, wanted.why or "", wanted.id)
         elif barred is not None:
-            turn.turn_away(denied(plead(wanted, "inferred", 0), *barred, known=False, hop=False))
+            turn.turn_away(denied(call_of(wanted, "inferred", 0), *barred, known=False, hop=False))
         else:
-            each(turn, plead(wanted, intents.nesting, others))
+            each(turn, call_of(wanted, intents.nesting, others))
 
 
-def plead(wanted: Wanted, nesting: str, others: int) -> Plea:
+def call_of(wanted: Wanted, nesting: str, others: int) -> Call:
+    """`others` calls of other messages were in flight when its message came."""
     assert wanted.id is not None
-    return Plea(
+    return Call(
         wanted.id,
         wanted.tool,
         wanted.args,
@@ -91,25 +93,25 @@ def may_open(turn: Turn, agent: AgentId, *, by_operator: bool, elsewhere: int = 
     return None
 
 
-def each(turn: Turn, plea: Plea) -> None:
-    judged = judge(turn, plea)
+def each(turn: Turn, call: Call) -> None:
+    """Decide a call and apply the verdict: open its ticket, record it, end the run if it must end."""
+    judged = judge(turn, call)
     match judged:
         case Judged():
-            if judged.decided.known:
-                settle_judgement(turn, judged)
-            else:
-                turn.turn_away(judged.decided)
+            _conclude(turn, judged)
         case Repeat():
             turn.replies.append(judged)
         case Refused():
-            turn.refuse(judged.code, judged.reason, plea.id)
+            turn.refuse(judged.code, judged.reason, call.id)
         case _:
             assert_never(judged)
 
 
-def settle_judgement(turn: Turn, judged: Judged) -> None:
-    """Apply a verdict: open its ticket, record it, end the run if it must end."""
+def _conclude(turn: Turn, judged: Judged) -> None:
     decided = judged.decided
+    if not decided.known:
+        turn.turn_away(decided)
+        return
     if decided.decision == "suspend":
         opened = waiting.ticket_for(turn, (judged,), atomic=False)
         turn.do(opened)
@@ -135,34 +137,34 @@ def recall(turn: Turn, asked: RecallRequested) -> None:
 # --- one call --------------------------------------------------------------------------------------------------------
 
 
-def judge(turn: Turn, plea: Plea) -> Judgement:
+def judge(turn: Turn, call: Call) -> Judgement:
     """The verdict on one call of an intent, nothing applied."""
     run = turn.run
-    known = run.known(plea.id)
+    known = run.known(call.id)
     if known is not None:
-        if known.args_sha256 == plea.args_sha256:
-            return Repeat(plea.id, known.seq, run.policy_at(known.seq), known.state == "settled")
-        return Refused("ingress.id_conflict", f"call `{plea.id}` is known with another tool or other arguments")
-    return bounds(turn, plea) or judge_new(turn, plea)
+        if known.args_sha256 == call.args_sha256:
+            return Repeat(call.id, known.seq, run.policy_at(known.seq), known.state == "settled")
+        return Refused("ingress.id_conflict", f"call `{call.id}` is known with another tool or other arguments")
+    return bounds(turn, call) or judge_new(turn, call)
 
 
-def bounds(turn: Turn, plea: Plea) -> Judged | None:
+def bounds(turn: Turn, call: Call) -> Judged | None:
     """lifecycle and the hop ceiling."""
     run, limits = turn.run, turn.policy.limits
     if run.end:
-        code, reason = ended_reason(plea.tool, run.end, run.reason)
+        code, reason = ended_reason(call.tool, run.end, run.reason)
         known = run.refusals < limits.max_refusals and run.asked < limits.max_calls
-        return Judged(plea, denied(plea, code, reason, skipped=_enabled(turn.profile), known=known, hop=False))
+        return Judged(call, denied(call, code, reason, skipped=_enabled(turn.profile), known=known, hop=False))
     if run.asked >= limits.max_calls:
         reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
-        return Judged(plea, denied(plea, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
+        return Judged(call, denied(call, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:
-        return _too_many_in_flight(turn.profile, limits.max_in_flight, plea)
+        return _too_many_in_flight(turn.profile, limits.max_in_flight, call)
     hops = turn.profile.ceilings.max_hops
     if hops is not None and run.hop_count >= hops and not turn.profile.ceilings_watched:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
-        return Judged(plea, denied(plea, "ceilings.hops", summary, skipped=_enabled(turn.profile)), ends=ends)
+        return Judged(call, denied(call, "ceilings.hops", summary, skipped=_enabled(turn.profile)), ends=ends)
     return None
 
 
@@ -170,29 +172,29 @@ def _enabled(profile: Profile) -> tuple[str, ...]:
     return tuple(stage for stage, _ in profile.stages)
 
 
-def _too_many_in_flight(profile: Profile, limit: int, plea: Plea) -> Judged:
+def _too_many_in_flight(profile: Profile, limit: int, call: Call) -> Judged:
     reason = f"{limit} calls of the run are in flight, the most that may be: report their outcomes"
-    return Judged(plea, denied(plea, "lifecycle.in_flight_limit", reason, skipped=_enabled(profile), hop=False))
+    return Judged(call, denied(call, "lifecycle.in_flight_limit", reason, skipped=_enabled(profile), hop=False))
 
 
-def judge_new(turn: Turn, plea: Plea) -> Judged:
+def judge_new(turn: Turn, call: Call) -> Judged:
     """Schema and pipeline: the verdict on a call that may be decided."""
-    misfit = schema_misfit(turn.policy, turn.run.tools, plea.tool, plea.args)
+    misfit = schema_misfit(turn.policy, turn.run.tools, call.tool, call.args)
     if misfit is not None:
-        return _misfit(turn, plea, misfit)
-    return judge_by_pipeline(turn, plea, frozenset())
+        return _misfit(turn, call, misfit)
+    return judge_by_pipeline(turn, call, frozenset())
 
 
-def judge_again(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
+def judge_again(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
     """A call that waited, decided on the state and the policy of now; it costs no further hop or retry."""
     run, limit = turn.run, turn.policy.limits.max_in_flight
-    misfit = schema_misfit(turn.policy, run.tools, plea.tool, plea.args)
+    misfit = schema_misfit(turn.policy, run.tools, call.tool, call.args)
     if len(run.in_flight) >= limit:
-        judged = _too_many_in_flight(turn.profile, limit, plea)
+        judged = _too_many_in_flight(turn.profile, limit, call)
     elif misfit is not None:
-        judged = Judged(plea, denied(plea, "ingress.schema", misfit, skipped=_enabled(turn.profile)))
+        judged = Judged(call, denied(call, "ingress.schema", misfit, skipped=_enabled(turn.profile)))
     else:
-        judged = judge_by_pipeline(turn, plea, lifted)
+        judged = judge_by_pipeline(turn, call, lifted)
     return replace(judged, decided=replace(judged.decided, hop=False, misfit=False), ends=None)
 
 
@@ -204,58 +206,61 @@ def schema_misfit(policy: Policy, declared: tuple[str, ...] | None, tool: str, a
     return None if schema is None else schema.misfit(args)
 
 
-def _misfit(turn: Turn, plea: Plea, reason: str) -> Judged:
+def _misfit(turn: Turn, call: Call, reason: str) -> Judged:
     profile = turn.profile
     limit = profile.ceilings.max_retries
-    verdict = replace(denied(plea, "ingress.schema", reason, skipped=_enabled(profile)), misfit=True)
+    verdict = replace(denied(call, "ingress.schema", reason, skipped=_enabled(profile)), misfit=True)
     if limit is None or profile.ceilings_watched or turn.run.retry_count + 1 < limit:
-        return Judged(plea, verdict)
+        return Judged(call, verdict)
     summary = ceilings.retries_summary(reason)
-    return Judged(plea, verdict, ends=RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary))
+    return Judged(call, verdict, ends=RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary))
 
 
-def _without_profile(turn: Turn, plea: Plea) -> Judged:
+def _without_profile(turn: Turn, call: Call) -> Judged:
     """A run that was bound to a policy that does not know its agent. No mode observes this away."""
     skipped = tuple(stage for stage in _enabled(turn.profile) if stage not in ("breaker", "privilege"))
     reason = f"the policy has no profile for agent `{turn.run.agent}`"
-    return Judged(plea, denied(plea, "privilege.no_profile", reason, skipped=skipped))
+    return Judged(call, denied(call, "privilege.no_profile", reason, skipped=skipped))
 
 
-def judge_by_pipeline(turn: Turn, plea: Plea, lifted: frozenset[str]) -> Judged:
-    if turn.profile is turn.policy.nobody:
-        return _without_profile(turn, plea)
-    hearing = hear(turn, plea)
-    run, profile = hearing.run, hearing.profile
-    if turn.state.remembered or run.remembered:
-        standing = (*turn.state.remembered, *run.remembered)
-        lifted |= remembering.lifted(standing, run.policy, run.agent, plea.tool, plea.args, plea.args_sha256)
+def judge_by_pipeline(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
+    policy, profile, state, run = turn.policy, turn.profile, turn.state, turn.run
+    if profile is policy.nobody:
+        return _without_profile(turn, call)
+    if state.remembered or run.remembered:
+        standing = (*state.remembered, *run.remembered)
+        lifted |= remembering.lifted(standing, run.policy, run.agent, call.tool, call.args, call.args_sha256)
     if profile.privilege.scope.follows_links:
-        _note_unfollowed(turn, hearing.call, profile.privilege.scope)
-    ruling = pipeline.rule(hearing, lifted, _watched_ceiling(run.hop_count, profile))
-    if hearing.policy.semantic is not None and "semantic" not in ruling.checks_skipped:
-        _note_unscored(turn, hearing, hearing.policy.semantic)
-    if hearing.touched.touches and ruling.decision == "allow":
-        limit = hearing.policy.limits.max_instances
-        full = engine.full(profile.machines, turn.state.order, turn.run_id, hearing.touched, limit)
-        if full is not None:
-            verdict = denied(plea, "lifecycle.limit", full, hop=False)
-            return Judged(plea, replace(verdict, findings=(*ruling.findings, *verdict.findings)))
+        _note_unfollowed(turn, call, profile.privilege.scope)
+    hearing = hear(turn, call)
+    observed = _over_watched_ceiling(run.hop_count, profile) if profile.ceilings_watched else ()
+    ruling = pipeline.rule(hearing, lifted, observed)
+    if policy.semantic is not None and "semantic" not in ruling.checks_skipped:
+        _note_unscored(turn, hearing, policy.semantic)
+    admission: Admission | None = None
+    if ruling.decision == "allow":
+        if hearing.touched.touches:
+            full = engine.full(profile.machines, state.order, turn.run_id, hearing.touched, policy.limits.max_instances)
+            if full is not None:
+                verdict = denied(call, "lifecycle.limit", full, hop=False)
+                return Judged(call, replace(verdict, findings=(*ruling.findings, *verdict.findings)))
+        admission = _admission(hearing, ruling)
     decided = CallDecided(
-        call=plea.id,
-        tool=plea.tool,
-        args_sha256=plea.args_sha256,
-        decision=ruling.decision,
-        stage=ruling.stage,
-        code=ruling.code,
-        reason=ruling.reason,
-        findings=ruling.findings,
-        checks_failed=ruling.checks_failed,
-        checks_skipped=ruling.checks_skipped,
-        would=ruling.would,
-        admission=_admission(turn, hearing, ruling) if ruling.decision == "allow" else None,
-        phase=_exhausted(profile, ruling),
+        call.id,
+        call.tool,
+        call.args_sha256,
+        ruling.decision,
+        ruling.stage,
+        ruling.code,
+        ruling.reason,
+        ruling.findings,
+        ruling.checks_failed,
+        ruling.checks_skipped,
+        ruling.would,
+        admission=admission,
+        phase=Phase.EXHAUSTED if _exhausts(profile, ruling) else None,
     )
-    return Judged(plea, decided, asks=ruling.asks)
+    return Judged(call, decided, ruling.asks)
 
 
 def _note_unfollowed(turn: Turn, call: Call, scope: Scope) -> None:
@@ -273,41 +278,49 @@ def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.Semant
             turn.unscored.append(Unscored(call.id, call.tool, call.args, detectors))
 
 
-def _watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
+def _over_watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
     limit = profile.ceilings.max_hops
-    if not profile.ceilings_watched or limit is None or hops < limit:
+    if limit is None or hops < limit:
         return ()
     return (Finding("ceilings", "deny", "ceilings.hops", ceilings.hops_summary(limit), authoritative=False),)
 
 
-def _exhausted(profile: Profile, ruling: pipeline.Ruling) -> Phase | None:
-    """Where the run's own step budget is gone; an ancestor's says nothing of this run's phase."""
-    if not profile.dfa.exhaust or ruling.code != "dfa.step_budget":
-        return None
-    own = any(finding.code == "dfa.step_budget" and finding.run is None for finding in ruling.findings)
-    return Phase.EXHAUSTED if own else None
+def _exhausts(profile: Profile, ruling: pipeline.Ruling) -> bool:
+    """Whether the run's own step budget is gone; an ancestor's says nothing of this run's phase."""
+    if ruling.code != "dfa.step_budget" or not profile.dfa.exhaust:
+        return False
+    return any(finding.code == "dfa.step_budget" and finding.run is None for finding in ruling.findings)
 
 
-def hear(turn: Turn, plea: Plea) -> pipeline.Hearing:
-    policy, run, profile = turn.policy, turn.run, turn.profile
+def hear(turn: Turn, call: Call) -> pipeline.Hearing:
+    policy, profile, run = turn.policy, turn.profile, turn.run
     return pipeline.Hearing(
-        policy=policy,
-        profile=profile,
-        state=turn.state,
-        run_id=turn.run_id,
-        run=run,
-        call=call_of(policy, profile, plea),
-        nested=_nested(turn, profile, plea),
-        at=turn.at,
-        touched=turn.writable(_touched(profile, plea)) if profile.ordered else NOTHING_TOUCHED,
-        ancestors=seats(turn) if run.parent is not None else (),
+        policy,
+        profile,
+        turn.state,
+        turn.run_id,
+        run,
+        call,
+        (call.others > 0 or call.parent is not None) and _is_nested(run, profile, call),
+        turn.at,
+        turn.writable(_touched(profile, call)) if profile.ordered else NOTHING_TOUCHED,
+        reservation(policy, profile, call.tool, call.estimate_microusd),
+        () if run.parent is None else seats(turn),
     )
 
 
-def _touched(profile: Profile, plea: Plea) -> Touched:
+def _is_nested(run: RunState, profile: Profile, call: Call) -> bool:
+    """A call whose parent is in flight; and, where nobody vouches for nesting, any that comes while others are."""
+    if call.parent is not None and call.parent in run.in_flight:
+        return True
+    explicit = call.nesting == "explicit" and profile.dfa.trust_nesting
+    return not explicit and call.others > 0
+
+
+def _touched(profile: Profile, call: Call) -> Touched:
     """The machines that the call bears on; what fails here is a crash of the order stage."""
     try:
-        return profile.machines.touches(plea.tool, plea.args)
+        return profile.machines.touches(call.tool, call.args)
     except Exception as error:
         reason = "the stage order failed on this call, so it is denied"
         return Touched(findings=(Finding("order", "deny", "order.crashed", reason, error=type(error).__name__),))
@@ -319,44 +332,27 @@ def seats(turn: Turn) -> tuple[pipeline.Seat, ...]:
     return tuple(pipeline.Seat(i, runs[i], known[runs[i].policy].profile(runs[i].agent)) for i in above)
 
 
-def call_of(policy: Policy, profile: Profile, plea: Plea) -> Call:
-    """The call as the stages see it, with what its admission would take."""
-    floor, reserved = reservation(policy, profile, plea.tool, plea.cost_microusd)
-    estimate, scores, near = plea.cost_microusd, plea.scores, plea.embedding
-    said = (plea.id, plea.tool, plea.args, plea.args_sha256, plea.parent)
-    return Call(*said, estimate, floor, reserved, scores, near, plea.links)
-
-
-def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> tuple[int | None, int]:
-    """What the policy says the tool costs at least, and what a call of it takes from every budget (micro-dollars)."""
+def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | None) -> int:
+    """What a call of the tool takes from every budget until its cost is known (micro-dollars)."""
     floor = policy.costs.get(tool)
     if estimate is None:
-        return floor, profile.dcbf.per_call_microusd if floor is None else floor
+        return profile.dcbf.per_call_microusd if floor is None else floor
     if floor is None or profile.privilege.budget.trust_costs:
-        return floor, estimate
-    return floor, max(estimate, floor)
+        return estimate
+    return max(estimate, floor)
 
 
-def _nested(turn: Turn, profile: Profile, plea: Plea) -> bool:
-    """A call whose parent is in flight; and, where nobody vouches for nesting, any that comes while others are."""
-    if plea.parent is not None and plea.parent in turn.run.in_flight:
-        return True
-    explicit = plea.nesting == "explicit" and profile.dfa.trust_nesting
-    return not explicit and plea.others > 0
-
-
-def _admission(turn: Turn, hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
-    call, profile, circuits = hearing.call, hearing.profile, hearing.state.circuits
-    timeout = hearing.policy.timeouts.get(call.tool, profile.call_timeout)
-    path = () if hearing.nested else profile.dfa.paths.get(hearing.run.dfa.phase, ())
+def _admission(hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
+    call, profile, run, at = hearing.call, hearing.profile, hearing.run, hearing.at
+    tool, circuits = call.tool, hearing.state.circuits
     return Admission(
-        reserved_microusd=call.reserved_microusd,
-        due=turn.at + timeout,
-        path=path,
-        nested=hearing.nested,
-        parent=call.parent,
-        touches=pipeline.touches_of(hearing, ruling),
-        args=call.args if profile.contracts.ensures(call.tool) else None,
-        trial=bool(circuits) and breaker.is_trial(profile.breaker.rule(call.tool), circuits.get(call.tool), turn.at),
-        drift=pipeline.drift_of(profile, hearing.run, call.embedding),
+        hearing.reserved_microusd,
+        at + hearing.policy.timeouts.get(tool, profile.call_timeout),
+        () if hearing.nested else profile.dfa.paths.get(run.dfa.phase, ()),
+        hearing.nested,
+        call.parent,
+        pipeline.touches_of(hearing, ruling) if ruling.lifted else hearing.touched.touches,
+        call.args if profile.contracts.ensures(tool) else None,
+        bool(circuits) and breaker.is_trial(profile.breaker.rule(tool), circuits.get(tool), at),
+        drift=None if call.embedding is None else pipeline.drift_of(profile, run, call.embedding),
     )

@@ -13,8 +13,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.barriers.barrier import BarrierState
-from gated.core.call import Call
+from gated.core.barriers.barrier import BarrierCall, BarrierState
 from gated.core.calls import reservation
 from gated.core.fold import advance, ancestors, apply
 from gated.core.pipeline import barrier_state, drift_of
@@ -79,7 +78,8 @@ class Asked(Struct, frozen=True):
     stage: str | None
     rules: dcbf.DcbfRules
     state: BarrierState
-    call: Call
+    call: CallId
+    action: BarrierCall
 
 
 class Violation(Struct, frozen=True):
@@ -159,13 +159,14 @@ class Recorded:
         run = state.runs[body.run]
         heard = self._heard.get((body.thread, body.run, decision.call)) or Wanted(decision.call)
         estimate = heard.cost_microusd
-        floor, reserved = reservation(policy, profile, decision.tool, estimate)
+        reserved = reservation(policy, profile, decision.tool, estimate)
         if decision.admission is not None:
             reserved = decision.admission.reserved_microusd
-        call = Call(decision.call, decision.tool, {}, decision.args_sha256, None, estimate, floor, reserved)
+        action = BarrierCall(decision.tool, reserved, decision.args_sha256)
         drift = drift_of(profile, run, heard.embedding)
         seen = barrier_state(profile, run, state.tally, body.at, drift, whole=self._whole)
-        yield Asked(body.thread, body.run, run.agent, body.seq, decision.decision, decision.stage, profile.dcbf, seen, call)
+        asked = body.thread, body.run, run.agent, body.seq, decision.decision, decision.stage
+        yield Asked(*asked, profile.dcbf, seen, decision.call, action)
 
     def _sample(self, state: ThreadState, body: Body, call: CallId | None) -> None:
         for run_id in (body.run, *ancestors(self._known, state, body.run)):
@@ -187,14 +188,12 @@ class Verified:
         self._keep = keep
 
     def feed(self, asked: Asked) -> None:
-        breaches = self.asked.feed(asked.rules, asked.state, asked.call)
+        breaches = self.asked.feed(asked.rules, asked.state, asked.action)
         if asked.decision == "allow":
-            self.admitted.feed(asked.rules, asked.state, asked.call)
+            self.admitted.feed(asked.rules, asked.state, asked.action)
         if breaches and len(self.violations) < self._keep:
-            call = asked.call
-            self.violations.append(
-                Violation(asked.thread, asked.run, asked.agent, asked.seq, call.id, call.tool, asked.decision, breaches)
-            )
+            where = asked.thread, asked.run, asked.agent, asked.seq
+            self.violations.append(Violation(*where, asked.call, asked.action.tool, asked.decision, breaches))
 
 
 def closest(curves: Mapping[tuple[ThreadId, RunId], Curve]) -> list[Closest]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.barriers.barrier import NOT_COMPARABLE, BarrierState
+from gated.core.barriers.barrier import NOT_COMPARABLE, BarrierCall, BarrierState
 from gated.core.call import Call
 from gated.core.embedding import EmbeddingError, cosine
 from gated.core.history import RECENT, Tally
@@ -53,6 +53,7 @@ class Hearing(Struct, frozen=True):
     nested: bool
     at: int
     touched: Touched
+    reserved_microusd: int  # what an admission takes from every budget
     ancestors: tuple[Seat, ...] = ()
 
 
@@ -77,20 +78,25 @@ def _breaker(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
-    rules, run = hearing.profile.privilege, hearing.run
-    spent = privilege.Spent(hearing.state.tally if rules.budget.thread else run.tally, hearing.at)
-    found = privilege.check(rules, spent, hearing.call)
+    rules, state, at, call, reserved = (
+        hearing.profile.privilege,
+        hearing.state,
+        hearing.at,
+        hearing.call,
+        hearing.reserved_microusd,
+    )
+    tally = state.tally if rules.budget.thread else hearing.run.tally
+    found = privilege.check(rules, tally, at, call, reserved, hearing.policy.costs.get(call.tool))
     for seat in hearing.ancestors:
         budget = seat.profile.privilege.budget
-        spent = privilege.Spent(hearing.state.tally if budget.thread else seat.run.tally, hearing.at)
-        found += seat.says("privilege", privilege.check_budget(budget, spent, hearing.call))
+        tally = state.tally if budget.thread else seat.run.tally
+        found += seat.says("privilege", privilege.check_budget(budget, tally, at, reserved))
     return found
 
 
 def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
-    rules = hearing.profile.dfa
-    steps = dfa.Steps(hearing.run.dfa, _taken(hearing, rules, hearing.run), hearing.nested)
-    found = dfa.check(rules, steps)
+    rules, run = hearing.profile.dfa, hearing.run
+    found = dfa.check(rules, run.dfa, _taken(hearing, rules, run), hearing.nested)
     for seat in hearing.ancestors:
         over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
         if over is not None:
@@ -142,11 +148,11 @@ def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 def _barriers(hearing: Hearing, profile: Profile, run: RunState) -> tuple[Finding, ...]:
-    rules, thread, call = profile.dcbf, hearing.state.tally, hearing.call
-    if not rules.seeing and dcbf.is_clear(rules, run.tally, thread, call.tool, call.reserved_microusd):
+    rules, thread, call, reserved = profile.dcbf, hearing.state.tally, hearing.call, hearing.reserved_microusd
+    if not rules.seeing and dcbf.is_clear(rules, run.tally, thread, call.tool, reserved):
         return ()
     state = barrier_state(profile, run, thread, hearing.at, drift_of(profile, run, call.embedding))
-    return dcbf.check(rules, state, call)
+    return dcbf.check(rules, state, BarrierCall(call.tool, reserved, call.args_sha256))
 
 
 def barrier_state(
@@ -307,8 +313,6 @@ def source_of(finding: Finding) -> str:
 
 
 def touches_of(hearing: Hearing, ruling: Ruling) -> tuple[Touch, ...]:
-    """The machine instances that the admitted call bears on; answered asks let their transitions fire."""
-    if not ruling.lifted:
-        return hearing.touched.touches
+    """The machine instances that a call bears on that is admitted after asks: the answered let their transitions fire."""
     asked = frozenset((f.machine, f.key) for f in ruling.lifted if f.machine is not None)
     return engine.override(hearing.touched, asked)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from gated.core import batches, calls
+from gated.core.call import Call
 from gated.core.fold import apply
 from gated.core.pipeline import source_of
 from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
-from gated.core.verdicts import Judged, Plea, Refused, denied
+from gated.core.verdicts import Judged, Refused, denied
 from gated.events import AgentId, CallDecided, CallId, IntentsReceived, RunId, RunOpened
 
 
@@ -62,7 +63,7 @@ def decide_call(
     registry: Registry,
     state: ThreadState,
     run_id: RunId,
-    plea: Plea,
+    call: Call,
     agent: AgentId,
     at: int,
     lifted: frozenset[str] = frozenset(),
@@ -79,14 +80,14 @@ def decide_call(
     if barred is None and agent not in turn.policy.agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
-        return Judged(plea, denied(plea, *barred))
+        return Judged(call, denied(call, *barred))
     if lifted:
-        return calls.judge_again(turn, plea, lifted)
-    judged = calls.judge(turn, plea)
+        return calls.judge_again(turn, call, lifted)
+    judged = calls.judge(turn, call)
     if isinstance(judged, Judged):
         return judged
     code, reason = (judged.code, judged.reason) if isinstance(judged, Refused) else ("ingress.id_conflict", "the call is known")
-    return Judged(plea, denied(plea, code, reason))
+    return Judged(call, denied(call, code, reason))
 
 
 def opened(registry: Registry, state: ThreadState, run_id: RunId, agent: AgentId, at: int) -> ThreadState:

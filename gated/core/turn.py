@@ -7,7 +7,7 @@ sees what the calls before it did, since every decision is applied the moment it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -82,6 +82,9 @@ class Registry(Struct, frozen=True):
     again: bool = False  # a record is decided again: what cannot be opened raises `Unreadable`
 
 
+_BINDING: Final = (RunOpened, PolicyRebound)
+
+
 class Turn:
     """`decisions` are for the record; `replies` change nothing and are answered without one.
 
@@ -149,7 +152,7 @@ class Turn:
             decision = self.cover.decision(decision)
         self.decisions.append(decision)
         self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
-        if isinstance(decision, RunOpened | PolicyRebound):
+        if isinstance(decision, _BINDING):
             self._look()
         else:
             runs = self.state.runs

@@ -1,30 +1,12 @@
-"""A call that is being decided, and a verdict that is not applied yet."""
+"""A verdict that is not applied yet."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec import Struct
 
+from gated.core.call import Call
 from gated.core.turn import Repeat
-from gated.events import CallDecided, CallId, Embedding, Finding, RunEnded, Score
-
-
-class Plea(Struct, frozen=True):
-    """One call to decide. `others` calls of other messages were in flight when its message came."""
-
-    id: CallId
-    tool: str
-    args: dict[str, Any]
-    args_sha256: str
-    parent: CallId | None
-    cost_microusd: int | None
-    nesting: str
-    others: int
-    scores: Mapping[str, Score] | None = None
-    embedding: Embedding | None = None
-    links: Mapping[str, str] | None = None
+from gated.events import CallDecided, Finding, RunEnded
 
 
 class Refused(Struct, frozen=True):
@@ -35,7 +17,7 @@ class Refused(Struct, frozen=True):
 class Judged(Struct, frozen=True):
     """A verdict not yet applied; with what must follow from it."""
 
-    plea: Plea
+    call: Call
     decided: CallDecided
     asks: tuple[Finding, ...] = ()
     ends: RunEnded | None = None
@@ -45,14 +27,14 @@ Judgement = Refused | Repeat | Judged
 
 
 def denied(
-    plea: Plea, code: str, reason: str, *, skipped: tuple[str, ...] = (), known: bool = True, hop: bool = True
+    call: Call, code: str, reason: str, *, skipped: tuple[str, ...] = (), known: bool = True, hop: bool = True
 ) -> CallDecided:
     """A denial that no stage of the pipeline made. `skipped` are the enabled stages, where they were still to come."""
     stage = code.partition(".")[0]
     return CallDecided(
-        call=plea.id,
-        tool=plea.tool,
-        args_sha256=plea.args_sha256,
+        call=call.id,
+        tool=call.tool,
+        args_sha256=call.args_sha256,
         decision="deny",
         stage=stage,
         code=code,

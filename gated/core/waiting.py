@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gated.core import approval_rules, pipeline, tickets
+from gated.core.call import Call
 from gated.core.turn import Turn
-from gated.core.verdicts import Judged, Plea
+from gated.core.verdicts import Judged
 from gated.events import AnswerRule, Ask, CallId, Finding, TicketCall, TicketOpened
 
 
@@ -19,10 +20,10 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
     times: list[int] = []
     for item in judged:
         if item.asks:
-            own, timeout = approval_rules.rules_for(policy.approvals, view, item.plea.tool, item.plea.args, excluded)
-            rules.extend(replace(rule, call=item.plea.id) if atomic else rule for rule in own)
+            own, timeout = approval_rules.rules_for(policy.approvals, view, item.call.tool, item.call.args, excluded)
+            rules.extend(replace(rule, call=item.call.id) if atomic else rule for rule in own)
             times.append(timeout)
-    calls = tuple(_ticket_call(item.plea) for item in judged)
+    calls = tuple(_ticket_call(item.call) for item in judged)
     number = 1 + len(tickets.tickets_of(run.tickets, turn.state.thread, turn.run_id, calls[0].call))
     expires_at = turn.at + min(times)
     escalations = [turn.at + rule.escalate_after for rule in rules if rule.escalate_after]
@@ -30,7 +31,7 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
         ticket=tickets.ticket_id(turn.state.thread, turn.run_id, calls[0].call, number),
         calls=calls,
         args_sha256=tickets.batch_digest(calls),
-        asks=tuple(_ask(finding, item.plea.id, atomic) for item in judged for finding in item.asks),
+        asks=tuple(_ask(finding, item.call.id, atomic) for item in judged for finding in item.asks),
         rules=tuple(rules),
         opened_at=turn.at,
         expires_at=expires_at,
@@ -41,17 +42,17 @@ def ticket_for(turn: Turn, judged: tuple[Judged, ...], *, atomic: bool, edited: 
     )
 
 
-def _ticket_call(plea: Plea) -> TicketCall:
+def _ticket_call(call: Call) -> TicketCall:
     return TicketCall(
-        call=plea.id,
-        tool=plea.tool,
-        args=plea.args,
-        args_sha256=plea.args_sha256,
-        parent=plea.parent,
-        cost_microusd=plea.cost_microusd,
-        nesting="explicit" if plea.nesting == "explicit" else "inferred",
-        scores=None if plea.scores is None else dict(plea.scores),
-        embedding=plea.embedding,
+        call=call.id,
+        tool=call.tool,
+        args=call.args,
+        args_sha256=call.args_sha256,
+        parent=call.parent,
+        cost_microusd=call.estimate_microusd,
+        nesting="explicit" if call.nesting == "explicit" else "inferred",
+        scores=None if call.scores is None else dict(call.scores),
+        embedding=call.embedding,
     )
 
 

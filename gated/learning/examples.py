@@ -84,7 +84,7 @@ def _labelled(one: Asked, signs: Signs) -> bool:
 
 
 def _example(one: Asked, *, safe: bool) -> Example:
-    return Example(one, successor(one.state, one.call, one.rules.window), safe)
+    return Example(one, successor(one.state, one.action, one.rules.window), safe)
 
 
 def features_of(found: Sequence[Example], named: Sequence[str]) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def features_of(found: Sequence[Example], named: Sequence[str]) -> tuple[str, ..
         return tuple(dict.fromkeys(named))
     tools: dict[str, int] = {}
     for example in found:
-        tools[example.asked.call.tool] = tools.get(example.asked.call.tool, 0) + 1
+        tools[example.asked.action.tool] = tools.get(example.asked.action.tool, 0) + 1
     often = sorted(tools, key=lambda tool: (-tools[tool], tool))[: (MAX_FEATURES - len(PLAIN)) // 2]
     return (*PLAIN_FEATURES, *(f"{COUNT}{tool}" for tool in often), *(f"{RECENT}{tool}" for tool in often))
 

@@ -135,9 +135,9 @@ def _refused(barrier: Barrier, holding: Sequence[Example]) -> tuple[dict[str, An
     for example in holding:
         asked = example.asked
         if example.safe:
-            rules = replace(asked.rules, barriers=(barrier,), counted=(), seeing=(barrier,), verification=True)
-            for breach in counted.feed(rules, asked.state, asked.call):
-                found.append(Refused(asked.thread, asked.run, asked.call.id, asked.call.tool, breach))
+            rules = replace(asked.rules, barriers=(barrier,), seeing=(barrier,), room=None, verification=True)
+            for breach in counted.feed(rules, asked.state, asked.action):
+                found.append(Refused(asked.thread, asked.run, asked.call, asked.action.tool, breach))
     return counted.report(), tuple(found)
 
 
@@ -147,5 +147,5 @@ def _missed(barrier: Barrier, holding: Sequence[Example]) -> list[Missed]:
         h = barrier.of(example.after)
         if not example.safe and h >= 0:
             asked = example.asked
-            found.append(Missed(asked.thread, asked.run, asked.call.id, asked.call.tool, barrier.number(h)))
+            found.append(Missed(asked.thread, asked.run, asked.call, asked.action.tool, barrier.number(h)))
     return found

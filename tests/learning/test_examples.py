@@ -12,7 +12,7 @@ from learning.runs import POLICY, abort, asked_of, begin, worked
 
 def labelled(acts: Acts, *words: str) -> list[tuple[str, bool]]:
     asked, endings = asked_of(acts)
-    return [(e.asked.call.tool, e.safe) for e in examples(asked, endings, Signs.read(words or ("denied", "failed")))]
+    return [(e.asked.action.tool, e.safe) for e in examples(asked, endings, Signs.read(words or ("denied", "failed")))]
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gated.core.barriers.entries import Amount
-from gated.core.call import Call
 from gated.core.history import RECENT, Tally
 from gated.core.runview import View
 from gated.events import Phase
@@ -71,7 +70,15 @@ def numbered(view: View, tally: Tally) -> View:
     )
 
 
-def successor(state: BarrierState, call: Call, window: int) -> BarrierState:
+class BarrierCall(Struct, frozen=True):
+    """What barriers see of a call that is to be admitted."""
+
+    tool: str
+    reserved_microusd: int
+    args_sha256: str = ""
+
+
+def successor(state: BarrierState, call: BarrierCall, window: int) -> BarrierState:
     """The state with the call appended: in the tallies, the newest of `recent`, phase ACTING.
 
     Embeddings stay: the call's own is in `state` already.

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import trial
-from gated.core.calls import plead
+from gated.core.call import Call
+from gated.core.calls import call_of
 from gated.core.fold import apply, fold
 from gated.core.policy import Policy, load
 from gated.core.stages import semantic
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.core.verdicts import Judged, Plea
+from gated.core.verdicts import Judged
 from gated.documents import DocumentError, parse_document
 from gated.events import (
     AgentId,
@@ -64,7 +65,7 @@ class Draft(Struct, frozen=True):
     policy: Policy
     data: Any
     state: ThreadState
-    plea: Plea
+    plea: Call
     lifted: frozenset[str] = frozenset()
     later: int = 0
     compile: Compile = compile_data
@@ -158,7 +159,7 @@ def wanted_case(
     if run_id not in found.runs:
         found = apply(policies, found, run_id, found.seq + 1, at, RunOpened(agent=agent, policy=policy.digest))
     run = found.runs[run_id]
-    plea = plead(replace(wanted, id=wanted.id or CallId("explained")), "explicit", len(run.in_flight))
+    plea = call_of(replace(wanted, id=wanted.id or CallId("explained")), "explicit", len(run.in_flight))
     draft = Draft(policy, json.loads(policy.text), found, plea, compile=compile)
     return Case(draft, policies, run_id, agent, max(at, found.at))
 
@@ -223,7 +224,7 @@ def _decided(
             agent = AgentId(body.observation.by.name) if run is None else run.agent
             chosen = policy or known[digest]
             calls = state if run is None else _forgetting(state, body.run, CallId(call))
-            draft = Draft(chosen, json.loads(chosen.text), calls, plead(wanted, nesting, others), compile=compile)
+            draft = Draft(chosen, json.loads(chosen.text), calls, call_of(wanted, nesting, others), compile=compile)
             return Case(draft, known, body.run, agent, body.at, recorded=decision)
         state = apply(known, state, body.run, body.seq, body.at, decision)
     return None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import calls, outcomes
+from gated.core.call import Call
 from gated.core.explain.case import Case, Change, Draft, get_at
 from gated.core.explain.places import agent_path
 from gated.core.explain.policy_edits import state_of
@@ -19,7 +20,6 @@ from gated.core.fold import apply
 from gated.core.order.machines import Machine, Transition
 from gated.core.pipeline import source_of
 from gated.core.turn import Turn
-from gated.core.verdicts import Plea
 from gated.events import CallId, Finding, RunId, RunOpened, Wanted
 from gated.units import format_duration
 
@@ -247,7 +247,7 @@ def _after(case: Case, draft: Draft, tool: str, args: dict[str, Any], content: s
     """The draft after another call has run well; None where that call itself is not allowed."""
     number = len(draft.changes)
     wanted = Wanted(CallId(f"before-{number}"), tool, args)
-    plea: Plea = calls.plead(wanted, "explicit", 0)
+    plea: Call = calls.call_of(wanted, "explicit", 0)
     turn = Turn(case.registry(draft), draft.state, case.run_id, case.at)
     calls.each(turn, plea)
     if plea.id not in turn.run.in_flight:

@@ -16,11 +16,20 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gated.core.barriers.barrier import Barrier, BarrierError, BarrierState, Headroom, all_of, as_number, exact, successor
+from gated.core.barriers.barrier import (
+    Barrier,
+    BarrierCall,
+    BarrierError,
+    BarrierState,
+    Headroom,
+    all_of,
+    as_number,
+    exact,
+    successor,
+)
 from gated.core.barriers.entries import DEFAULT_NAMES, BarrierEntry, DcbfEntry
 from gated.core.barriers.own import Functions, neural, own
 from gated.core.barriers.standard import standard
-from gated.core.call import Call
 from gated.core.history import WINDOW, Tally
 from gated.core.runview import View
 from gated.events import Breach, Finding, Phase
@@ -98,7 +107,7 @@ def is_clear(rules: DcbfRules, run: Tally, thread: Tally, tool: str, reserved: i
     return room is not None and room[0].holds(run, tool, reserved) and (not rules.thread or room[1].holds(thread, tool, reserved))
 
 
-def check(rules: DcbfRules, state: BarrierState, call: Call) -> tuple[Finding, ...]:
+def check(rules: DcbfRules, state: BarrierState, call: BarrierCall) -> tuple[Finding, ...]:
     """One denial that lists every breached barrier, or nothing."""
     clear = is_clear(rules, state.run, state.thread, call.tool, call.reserved_microusd)
     looked = rules.seeing if clear else rules.barriers
@@ -155,7 +164,7 @@ class Invariance:
     def __init__(self) -> None:
         self.checks = self.violations = 0
 
-    def feed(self, rules: DcbfRules, state: BarrierState, action: Call) -> tuple[Breach, ...]:
+    def feed(self, rules: DcbfRules, state: BarrierState, action: BarrierCall) -> tuple[Breach, ...]:
         """The barriers for which the condition fails here."""
         if any(barrier.of(state) < 0 for barrier in rules.barriers):
             return ()
@@ -173,7 +182,7 @@ class Invariance:
         }
 
 
-def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], actions: Iterable[Call]) -> dict[str, Any]:
+def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], actions: Iterable[BarrierCall]) -> dict[str, Any]:
     """How often the condition fails over (state, action) pairs; states already outside are skipped."""
     counted = Invariance()
     for state, action in zip(states, actions, strict=True):

@@ -55,14 +55,6 @@ class DfaState(Struct, frozen=True):
     loops: int = 0
 
 
-class Steps(Struct, frozen=True):
-    """What the stage sees: its own state, and the steps taken or under way by whoever shares the budget."""
-
-    state: DfaState
-    taken: int
-    nested: bool
-
-
 def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: bool) -> DfaRules:
     """Raises `ValueError` for an edge that is both added and removed."""
     both = next((edge for edge in entry.add if edge in entry.remove), None)
@@ -107,14 +99,14 @@ def check_budget(rules: DfaRules, taken: int) -> Finding | None:
     return Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}")
 
 
-def check(rules: DfaRules, view: Steps) -> tuple[Finding, ...]:
-    state = view.state
+def check(rules: DfaRules, state: DfaState, taken: int, nested: bool) -> tuple[Finding, ...]:
+    """`taken` are the steps taken or under way by whoever shares the budget."""
     if state.phase is Phase.EXHAUSTED:
-        return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {view.taken}/{rules.max_steps}"),)
-    over = check_budget(rules, view.taken)
+        return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}"),)
+    over = check_budget(rules, taken)
     if over is not None:
         return (over,)
-    if view.nested:
+    if nested:
         if state.loops >= rules.max_loops:
             reason = f"Loop budget exhausted: {state.loops}/{rules.max_loops}"
             return (Finding(STAGE, "deny", "dfa.loop_budget", reason),)
@@ -129,5 +121,5 @@ def admit(state: DfaState, path: tuple[Phase, ...], nested: bool, nothing_in_fli
     """The state after a call was admitted on `path`: a nested call is one more loop, a fresh plan starts the count."""
     if nested:
         return DfaState(Phase.ACTING, state.loops + 1)
-    restart = nothing_in_flight and Phase.PLANNING in path
-    return DfaState(Phase.ACTING, 0 if restart else state.loops)
+    loops = 0 if nothing_in_flight and Phase.PLANNING in path else state.loops
+    return DfaState(Phase.ACTING, loops) if loops or state.phase is not Phase.ACTING or state.loops else state

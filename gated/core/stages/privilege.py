@@ -60,7 +60,16 @@ class Budget(Struct, frozen=True):
 class PrivilegeRules:
     """Compiled once a policy: exact names in sets, patterns after them."""
 
-    __slots__ = ("allowed", "allowed_patterns", "approvals", "budget", "forbidden", "forbidden_patterns", "scope")
+    __slots__ = (
+        "allowed",
+        "allowed_patterns",
+        "approvals",
+        "budget",
+        "forbidden",
+        "forbidden_patterns",
+        "plainly_allowed",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -77,8 +86,13 @@ class PrivilegeRules:
         self.forbidden: frozenset[str] = frozenset(p.text.casefold() for p in forbidden_patterns if p.exact_tool == p.text)
         self.forbidden_patterns = tuple(p for p in forbidden_patterns if p.exact_tool != p.text)
         self.approvals: tuple[Pattern, ...] = tuple(compile_pattern(text) for text in approvals)
+        self.plainly_allowed = frozenset(filter(self._is_plainly_allowed, self.allowed))  # whatever the arguments
         self.scope = scope
         self.budget = budget
+
+    def _is_plainly_allowed(self, tool: str) -> bool:
+        restricting = (*self.forbidden_patterns, *self.approvals)
+        return tool.casefold() not in self.forbidden and not any(p.matches_wide_name(tool) for p in restricting)
 
     def allows(self, tool: str, args: Mapping[str, Any]) -> bool:
         if tool in self.allowed:
@@ -88,10 +102,7 @@ class PrivilegeRules:
     def forbids(self, tool: str, args: Mapping[str, Any]) -> bool:
         if self.forbidden and tool.casefold() in self.forbidden:
             return True
-        for pattern in self.forbidden_patterns:  # a loop: this runs for every call
-            if pattern.matches_wide(tool, args):
-                return True
-        return False
+        return any(p.matches_wide(tool, args) for p in self.forbidden_patterns)
 
 
 def compile_budget(entry: BudgetEntry) -> Budget:
@@ -108,60 +119,57 @@ def compile_budget(entry: BudgetEntry) -> Budget:
     )
 
 
-class Spent(Struct, frozen=True):
-    """What the stage sees: the tally its budget counts in, and the time of the call (µs)."""
+def check(rules: PrivilegeRules, tally: Tally, at: int, call: Call, reserved: int, floor: int | None) -> tuple[Finding, ...]:
+    """Findings in the order of the codes, up to and including the first denial.
 
-    tally: Tally
-    at: int
-
-
-def check(rules: PrivilegeRules, view: Spent, call: Call) -> tuple[Finding, ...]:
-    """Findings in the order of the codes, up to and including the first denial."""
-    if rules.forbids(call.tool, call.args):
-        return (_deny("forbidden", f"`{call.tool}` is forbidden with these arguments"),)
-    if not rules.allows(call.tool, call.args):
-        return (_deny("not_allowed", f"`{call.tool}` is not among the allowed tools"),)
+    The budget counts in `tally`. The call would take `reserved` of it (µ$), its tool costs at least `floor`.
+    """
+    tool, args = call.tool, call.args
     found: list[Finding] = []
-    if rules.approvals:
+    if tool not in rules.plainly_allowed:
+        if rules.forbids(tool, args):
+            return (_deny("forbidden", f"`{tool}` is forbidden with these arguments"),)
+        if not rules.allows(tool, args):
+            return (_deny("not_allowed", f"`{tool}` is not among the allowed tools"),)
         found += _approvals(rules.approvals, call)
-    scope = rules.scope.check(call.tool, call.args, call.links)
+    scope = rules.scope.check(tool, args, call.links)
     if scope.denied is not None:
         return (*found, Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource))
     if scope.lexical:
         found.append(LEXICAL)
-    _call_cost(rules.budget, call, found)
-    _cumulative(rules.budget, view, call, found)
+    if rules.budget.max_call is not None:
+        _call_cost(rules.budget, rules.budget.max_call, call.estimate_microusd, floor, found)
+    _cumulative(rules.budget, tally, at, reserved, found)
     return _to_first_denial(found) if found else ()
 
 
-def check_budget(budget: Budget, view: Spent, call: Call) -> list[Finding]:
+def check_budget(budget: Budget, tally: Tally, at: int, reserved: int) -> list[Finding]:
     """The cumulative limits: also asked of every ancestor whose budget the call would count in."""
     found: list[Finding] = []
-    _cumulative(budget, view, call, found)
+    _cumulative(budget, tally, at, reserved, found)
     return found
 
 
-def _cumulative(budget: Budget, view: Spent, call: Call, found: list[Finding]) -> None:
-    tally = view.tally
-    if budget.max_total is not None and tally.cost_microusd + call.reserved_microusd > budget.max_total:
-        would = tally.cost_microusd + call.reserved_microusd
+def _cumulative(budget: Budget, tally: Tally, at: int, reserved: int, found: list[Finding]) -> None:
+    if budget.max_total is not None and tally.cost_microusd + reserved > budget.max_total:
+        would = tally.cost_microusd + reserved
         text = f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}"
         found.append(_over(budget, "total_cost", text))
     if budget.max_calls is not None and tally.calls >= budget.max_calls:
         found.append(_over(budget, "calls", f"Call budget exhausted: {tally.calls}/{budget.max_calls}"))
     if budget.max_tokens is not None and tally.tokens > budget.max_tokens:
         found.append(_over(budget, "tokens", f"Token budget exhausted: {tally.tokens}/{budget.max_tokens}"))
-    if budget.max_time is not None and view.at - tally.opened_at > budget.max_time:
-        passed = (view.at - tally.opened_at) / MICRO
+    if budget.max_time is not None and at - tally.opened_at > budget.max_time:
+        passed = (at - tally.opened_at) / MICRO
         found.append(_over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s"))
 
 
-def _call_cost(budget: Budget, call: Call, found: list[Finding]) -> None:
-    if budget.max_call is None or (call.estimate_microusd is None and call.floor_microusd is None):
+def _call_cost(budget: Budget, limit: int, estimate: int | None, floor: int | None, found: list[Finding]) -> None:
+    if estimate is None and floor is None:
         return
-    cost = max(call.estimate_microusd or 0, call.floor_microusd or 0)
-    if cost > budget.max_call:
-        text = f"the call would cost ${format_usd(cost)}, the limit is ${format_usd(budget.max_call)}"
+    cost = max(estimate or 0, floor or 0)
+    if cost > limit:
+        text = f"the call would cost ${format_usd(cost)}, the limit is ${format_usd(limit)}"
         found.append(_over(budget, "call_cost", text))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from gated.core import calls, outcomes, tickets, trial, waiting
+from gated.core.call import Call
 from gated.core.decide import step
 from gated.core.fold import KNOWN_AS, apply
 from gated.core.policy import Policy
@@ -19,7 +20,7 @@ from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import Known, ThreadState
 from gated.core.turn import Turn
-from gated.core.verdicts import Judged, Plea
+from gated.core.verdicts import Judged
 from gated.core.whatif.compared import Compared, Outcome, Verdict
 from gated.core.whatif.unknowns import unreadable, unscored
 from gated.events import (
@@ -166,7 +167,7 @@ class _Step:
             return observation.result, {}
         return settled.summary, {}
 
-    def _admit(self, plea: Plea, lifted: frozenset[str]) -> None:
+    def _admit(self, plea: Call, lifted: frozenset[str]) -> None:
         """The call ran: it takes its place in history, under the rules on trial or in spite of them."""
         whatif, body = self.whatif, self.body
         agent = self.state.runs[body.run].agent
@@ -184,7 +185,7 @@ class _Step:
             return  # a later verdict on a call that waited: its ticket's
         observation = self.body.observation
         assert isinstance(observation, IntentsReceived)
-        plea = calls.plead(wanted, observation.nesting, self.others)
+        plea = calls.call_of(wanted, observation.nesting, self.others)
         agent = AgentId(observation.by.name)
         derived = self._derive(agent, plea, decided)
         unknown = self._unreadable(agent, plea)
@@ -215,7 +216,7 @@ class _Step:
             known = known if run.known(call) else known.set(call, asked_for)
         return replace(self.state, runs=self.state.runs.set(self.body.run, replace(run, calls=known)))
 
-    def _derive(self, agent: AgentId, plea: Plea, decided: CallDecided) -> Verdict:
+    def _derive(self, agent: AgentId, plea: Call, decided: CallDecided) -> Verdict:
         whatif, body = self.whatif, self.body
         barred = whatif._barred.get((body.thread, body.run))
         if barred is None and body.run not in self.state.runs:
@@ -242,7 +243,7 @@ class _Step:
         verdicts = [d for d in (*made.decisions, *made.replies) if isinstance(d, CallDecided)]
         return _verdict(verdicts[0] if verdicts else decided)
 
-    def _unreadable(self, agent: AgentId, plea: Plea) -> str | None:
+    def _unreadable(self, agent: AgentId, plea: Call) -> str | None:
         whatif = self.whatif
         return unreadable(whatif.policy, whatif.policy.profile(agent), self.body.thread, whatif._blind, plea)
 
@@ -313,7 +314,7 @@ class _Step:
         args = decided.args or call.args
         links = body.observation.links.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
         wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, links=links, embedding=near)
-        plea = calls.plead(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
+        plea = calls.call_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         lifted = trial.sources(judged)
         void = self._void(judged, ticket)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from gated.core.call import Call
 from gated.core.policy import Policy, Profile
 from gated.core.reading import NONE, hidden_in, reads_arguments
 from gated.core.stages import semantic
-from gated.core.verdicts import Plea
 from gated.core.whatif.compared import Verdict
 from gated.events import ThreadId
 
 Blind = Set[tuple[ThreadId, str]]  # machines of a thread whose moves rest on a redacted result
 
 
-def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind, plea: Plea) -> str | None:
+def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind, plea: Call) -> str | None:
     """Which rule would have to read what was redacted, or what was not recorded."""
     if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
         return "where its paths lead was not recorded"
@@ -29,7 +29,7 @@ def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind,
     return None
 
 
-def unscored(policy: Policy, seen: semantic.Seen, plea: Plea, recorded: Verdict, derived: Verdict) -> str | None:
+def unscored(policy: Policy, seen: semantic.Seen, plea: Call, recorded: Verdict, derived: Verdict) -> str | None:
     """Which detector would have to say what nobody asked it when the call was decided."""
     rules = policy.semantic
     if rules is None or derived.code != "semantic.unavailable" or recorded.code == derived.code:

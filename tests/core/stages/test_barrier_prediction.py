@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from core.acts import Acts
-from gated.core.barriers.barrier import successor
-from gated.core.call import Call
+from gated.core.barriers.barrier import BarrierCall, successor
 from gated.core.pipeline import barrier_state
 from gated.core.stages.dcbf import get_barrier_values
 from gated.events import AgentId, CallId
@@ -60,7 +59,7 @@ def test_the_predicted_values_are_those_after_admission(moves: list[tuple[str, s
         after = acts.world.run_state
         assert after is not None
         digest = after.in_flight[CallId(call)].args_sha256
-        asked = Call(CallId(call), what, {}, digest, None, None, None, 10_000)
+        asked = BarrierCall(what, 10_000, digest)
         predicted = successor(before, asked, profile.dcbf.window)
         found = barrier_state(profile, after, acts.world.state.tally, acts.world.now)
         assert get_barrier_values(profile.dcbf, predicted) == get_barrier_values(profile.dcbf, found)

@@ -35,7 +35,7 @@ def rules(*entries: dict[str, Any]) -> ContractSet:
 
 
 def found(contracts: ContractSet, tool: str, args: dict[str, Any]) -> tuple[Finding, ...]:
-    return check(contracts, VIEW, Call(CallId("c"), tool, args, "d" * 64, None, None, None, 0))
+    return check(contracts, VIEW, Call(CallId("c"), tool, args, "d" * 64))
 
 
 def outcome(contracts: ContractSet, tool: str, status: Status, content: Any = None, **facts: Any) -> tuple[Finding, ...]:
