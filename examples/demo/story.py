@@ -87,7 +87,7 @@ def terminal(folder: Path, *commands: str) -> Console:
 
 
 def picture(folder: Path) -> str:
-    seen = terminal(folder, "gated runs show .gated/log.db report", "gated replay .gated/log.db")
+    seen = terminal(folder, "gated runs show report", "gated replay")
     return seen.export_svg(title="what happened", code_format=FONT_FACE.sub("", CONSOLE_SVG_FORMAT), unique_id="story")
 
 

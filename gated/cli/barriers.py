@@ -13,6 +13,7 @@ from rich.table import Table
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
 from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
 from gated.cli.progress import progressed
+from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
 from gated.shell.log.anchors import archived_states
@@ -24,7 +25,8 @@ Curves = dict[tuple[ThreadId, RunId], Curve]
 
 
 def barriers(
-    log: Annotated[str, typer.Option("--log", help="A log: a SQLite file or a .jsonl export.", metavar="LOG")],
+    log_: LogOption = None,
+    data: Folder = None,
     policy: Annotated[
         Path | None, typer.Option("--policy", help="Compute this policy's barriers, not those the runs were bound to.")
     ] = None,
@@ -37,6 +39,7 @@ def barriers(
 
     Exit status 1 where a call that was let in left the safe set, or would under --policy.
     """
+    log = log_of(log_, data)
 
     async def work() -> tuple[Recorded, Verified]:
         other = None if policy is None else read_policy(policy)

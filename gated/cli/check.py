@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from gated.cli.output import NO, Json, console, say, say_json
-from gated.cli.reading import compiled, document_of
+from gated.cli.reading import POLICY, PolicyArgument, compiled, document_of
 from gated.core.lint import Advice, lint
 from gated.documents import Document
 
 
 def check(
-    policy: Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")],
+    policy: PolicyArgument = POLICY,
     strict: Annotated[bool, typer.Option(help="Warnings are failures too (exit status 1).")] = False,
     json_: Json = False,
 ) -> None:

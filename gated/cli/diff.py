@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.output import NO, Json, run_async, say, say_json, table
+from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy
 from gated.core.structure import Differing, differences
 from gated.core.whatif import Compared, WhatIf
@@ -23,11 +24,13 @@ SHOWN = 50
 def diff(
     old: Annotated[Path, typer.Argument(help="A policy file, or a folder of them.", metavar="OLD")],
     new: Annotated[Path, typer.Argument(help="Another one.", metavar="NEW")],
-    log: Annotated[str | None, typer.Option(help="A log whose calls are decided under both.")] = None,
+    log_: LogOption = None,
+    data: Folder = None,
     fail_on: Annotated[bool, typer.Option("--fail-on", help="Exit status 1 where a recorded call flips.")] = False,
     json_: Json = False,
 ) -> None:
-    """Say what two policies differ in; with a log, which of its calls the two decide otherwise."""
+    """Say what two policies differ in; with --log or --data, which calls of the log the two decide otherwise."""
+    log = log_of(log_, data) if log_ or data else None
 
     async def work() -> tuple[Policy, Policy, list[tuple[Compared, Compared]]]:
         before, after = read_policy(old), read_policy(new)

@@ -16,6 +16,7 @@ from rich.table import Table
 from gated import canonical, ingress, strict_json
 from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json
 from gated.cli.reading import compiled, document_of
+from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
 from gated.core.fold import fold
 from gated.core.policy import Policy
@@ -34,7 +35,8 @@ PolicyOption = Annotated[Path | None, typer.Option("--policy", "-p", help="Polic
 
 
 def explain_call(
-    log: Annotated[str | None, typer.Option(help="A log: a SQLite file or a .jsonl export.")] = None,
+    log_: LogOption = None,
+    data: Folder = None,
     run: Annotated[str | None, typer.Option(help="The run; with --call a recorded call, else the state to start from.")] = None,
     call: Annotated[str | None, typer.Option(help="The recorded call's id.")] = None,
     policy: PolicyOption = None,
@@ -47,11 +49,12 @@ def explain_call(
 ) -> None:
     """Say what every stage finds of a call, and the smallest change that would have allowed it.
 
-    A recorded call: --log LOG --run R --call C. One that nobody made: --policy P --tool T --args JSON; with --log and --run
-    it is asked on the state that the run is in.
+    A recorded call: --run R --call C. One that nobody made: --policy P --tool T --args JSON; with --run it is asked on the
+    state that the run is in.
     """
     if (call is None) == (tool is None):
-        fail("name a recorded call (--log, --run, --call) or one that nobody made (--policy, --tool, --args)")
+        fail("name a recorded call (--run, --call) or one that nobody made (--policy, --tool, --args)")
+    log = log_of(log_, data) if run is not None else log_
     document = None if policy is None else document_of(policy)
     loaded = None if document is None else compiled(document)
     if call is not None:
@@ -109,8 +112,8 @@ def _records(log: str | None, run: str | None) -> tuple[list[Record], dict[str, 
 
 
 def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None) -> Case:
-    if log is None or run is None:
-        fail("a recorded call is named by --log, --run and --call")
+    if run is None:
+        fail("a recorded call is named by --run and --call")
     records, known = _records(log, run)
     found = recorded_case(records, known, run, call, policy, _compile)
     if found is None:
@@ -125,7 +128,7 @@ def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent
     if policy is None and current is not None:
         policy = known[current.policy]
     if policy is None:
-        fail("say which policy with --policy, or which run of which log with --log and --run")
+        fail("say which policy with --policy, or which run with --run")
     who = agent or (None if current is None else current.agent) or _only_agent(policy)
     run_id = RunId(run or "explained")
     wanted = prepared_call(wanted, policy)

@@ -20,9 +20,10 @@ from rich.progress import Progress
 from gated import cloudevents
 from gated.cli.help import group, single
 from gated.cli.log_lines import COLUMNS, Agent, Decided, Run, Selection, Since, Tool, Until, Wanted, rows
-from gated.cli.output import NO, Json, Keys, LogPath, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
+from gated.cli.output import NO, Json, Keys, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
 from gated.cli.progress import progressed
 from gated.cli.subjects import erased_keys, register, vault_of
+from gated.cli.which_log import Folder, LogFirst, LogPath, log_and, log_of
 from gated.core.redaction.opened import opened_body, said_in
 from gated.core.redaction.vault import Unreadable
 from gated.core.replay import Difference, Replayer
@@ -35,12 +36,13 @@ from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
 
 app = single()
-log_app = group("Look into a log, take it out, put it in.", "gated log ls .gated/log.db")
+log_app = group("Look into a log, take it out, put it in.", "gated log ls")
 app.add_typer(log_app, name="log")
 register(log_app)
 
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 MAX_TIME = 2**62  # µs, later than any record
+Target = Annotated[str | None, typer.Argument(help="The file to write.", metavar="FILE", show_default=False)]
 SHOWN = 5  # records that are not replayable, in the text for people
 
 
@@ -54,9 +56,10 @@ async def threads_of(log: Readable, run: str | None) -> set[ThreadId] | None:
     return found
 
 
-@app.command(epilog="Example: gated replay .gated/log.db")
+@app.command(epilog="Example: gated replay")
 def replay(
-    log: LogPath,
+    log_: LogPath = None,
+    data: Folder = None,
     run: Run = None,
     strict: Annotated[bool, typer.Option(help="Records that are not replayable are a failure too (exit status 1).")] = False,
     keys: Keys = None,
@@ -67,6 +70,7 @@ def replay(
     A record that a rule would have to read redacted values for is *not replayable*: it is named, and its decisions are taken
     as they stand (exit status 0, or 1 with --strict). What was kept encrypted is read with its keys, until they are erased.
     """
+    log = log_of(log_, data)
 
     async def work() -> tuple[Replayer, Difference | None]:
         async with open_log(log) as opened:
@@ -106,9 +110,10 @@ def replay(
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-@log_app.command("ls", epilog="Example: gated log ls .gated/log.db --decision deny")
+@log_app.command("ls", epilog="Example: gated log ls --decision deny")
 def ls(
-    log: LogPath,
+    log_: LogPath = None,
+    data: Folder = None,
     run: Run = None,
     agent: Agent = None,
     tool: Tool = None,
@@ -119,6 +124,7 @@ def ls(
     json_: Json = False,
 ) -> None:
     """The records of a log, a line for each decision."""
+    log = log_of(log_, data)
     selection = Selection(Wanted(run, agent, tool, decision, moment("--since", since), moment("--until", until)))
 
     async def work() -> deque[tuple[int, Record, Body]]:
@@ -136,16 +142,21 @@ def ls(
         table(COLUMNS, (row for position, _, body in found for row in rows(position, body)))
 
 
-@log_app.command("show", epilog="Example: gated log show .gated/log.db 17")
+@log_app.command("show", cls=LogFirst, epilog="Example: gated log show 17")
 def show(
-    log: LogPath,
-    position: Annotated[int, typer.Argument(help="Position in the log.")],
+    log_: LogPath = None,
+    position_: Annotated[str | None, typer.Argument(help="Position in the log.", metavar="POSITION", show_default=False)] = None,
+    data: Folder = None,
     reveal: Annotated[
         bool, typer.Option("--reveal", help="As it was said, where the keys of what was taken out are here.")
     ] = False,
     keys: Keys = None,
 ) -> None:
     """One record whole, as JSON."""
+    log, word = log_and("a position (`gated log ls` shows them)", log_, position_, data)
+    if not word.isdecimal():
+        fail(f"`{word}` is no position in a log: it is a number, as `gated log ls` shows them")
+    position = int(word)
 
     async def work() -> Record | None:
         async with open_log(log) as opened:
@@ -172,9 +183,10 @@ def _revealed(body: Body, log: str, keys: Path | None) -> Body:
     return opened_body(body, vault)
 
 
-@log_app.command("tail", epilog="Example: gated log tail .gated/log.db")
+@log_app.command("tail", epilog="Example: gated log tail")
 def tail(
-    log: LogPath,
+    log_: LogPath = None,
+    data: Folder = None,
     lines: Annotated[int, typer.Option("-n", help="Records to begin with.")] = 10,
     run: Run = None,
     agent: Agent = None,
@@ -183,6 +195,7 @@ def tail(
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Follow a log while a daemon writes it; end with Ctrl-C."""
+    log = log_of(log_, data)
     selection = Selection(Wanted(run, agent, tool, decision))
 
     async def work() -> None:
@@ -215,17 +228,19 @@ class Format(StrEnum):
     cloudevents = "cloudevents"
 
 
-@log_app.command("export", epilog="Example: gated log export .gated/log.db run.jsonl --run r1")
+@log_app.command("export", cls=LogFirst, epilog="Example: gated log export run.jsonl --run r1")
 def export(
-    log: LogPath,
-    target: Annotated[Path, typer.Argument(help="The file to write.")],
+    log_: LogPath = None,
+    target_: Target = None,
+    data: Folder = None,
     run: Run = None,
     form: Annotated[
         Format, typer.Option("--format", help="`jsonl` can be verified and replayed; `cloudevents` is one event a decision.")
     ] = Format.jsonl,
 ) -> None:
     """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves, or as CloudEvents."""
-
+    log, name = log_and("the file to write", log_, target_, data, file=True)
+    target = Path(name)
     if target.exists() and Path(log).exists() and target.samefile(log):
         fail(f"`{target}` is the log itself: write the export to another file")
 
@@ -260,17 +275,22 @@ async def _exported(log: Readable, threads: set[ThreadId] | None, form: Format) 
                 yield line
 
 
-@log_app.command("archive", epilog="Example: gated log archive .gated/log.db 2026-q1.jsonl --before 2026-04-01T00:00:00Z")
+@log_app.command("archive", cls=LogFirst, epilog="Example: gated log archive 2026-q1.jsonl --before 2026-04-01T00:00:00Z")
 def archive_(
-    log: Annotated[Path, typer.Argument(help="The SQLite log; no daemon may be writing it.")],
-    target: Annotated[Path, typer.Argument(help="The .jsonl file to write; it must not exist.")],
+    log_: LogPath = None,
+    target_: Target = None,
+    data: Folder = None,
     before: Annotated[
         datetime | None,
         typer.Option(help="Only threads whose last record is older (UTC).", formats=TIMES),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Move threads whose runs have all ended out of a log. Both verify afterwards; the log keeps their last hashes as anchors."""
+    """Move threads whose runs have all ended out of a log, a SQLite file that no daemon is writing, into a new .jsonl file.
+
+    Both verify afterwards; the log keeps the threads' last hashes as anchors.
+    """
+    log, target = map(Path, log_and("the file to write", log_, target_, data, file=True))
 
     async def work() -> Archived:
         folder = folder_of_keys(log)

@@ -13,7 +13,8 @@ from rich.markup import escape
 
 from gated.cli.daemon import configure_logging
 from gated.cli.help import group
-from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json
+from gated.cli.output import NO, Json, fail, run_async, say, say_json
+from gated.cli.which_log import Folder, LogFirst, LogPath, log_and
 from gated.events import AnswerRule, Ask
 from gated.shell.log.open import open_log
 from gated.shell.notify.following import follower
@@ -53,17 +54,21 @@ def try_out(
         raise typer.Exit(NO)
 
 
-@app.command("follow", epilog="Example: gated notify follow nats: notify.yaml --cursor notices.json")
+@app.command("follow", cls=LogFirst, epilog="Example: gated notify follow nats: notify.yaml --cursor notices.json")
 def follow(
-    log: LogPath,
-    file: Annotated[Path, typer.Argument(help="The file that names the channels.")],
     cursor: Annotated[Path, typer.Option(help="Where to keep how far it has come; a restart goes on there.")],
+    log_: LogPath = None,
+    file_: Annotated[
+        str | None, typer.Argument(help="The file that names the channels.", metavar="FILE", show_default=False)
+    ] = None,
+    data: Folder = None,
 ) -> None:
     """Tell people of the tickets of a log that others write: a cluster's, or a daemon's that runs without --notify."""
+    log, file = log_and("the file that names the channels", log_, file_, data, file=True)
     configure_logging(json_lines=False)
 
     async def work() -> None:
-        settings = await anyio.to_thread.run_sync(read_settings, file)
+        settings = await anyio.to_thread.run_sync(read_settings, Path(file))
         async with open_log(log) as opened, anyio.create_task_group() as tasks:
             tasks.start_soon(follower(settings, opened, Cursor(cursor)).run_on)
             say(f"[bold]telling people[/]  log {log}  channels {', '.join(c.name for c in settings.channels)}")

@@ -25,7 +25,6 @@ from gated.errors import GatedError
 from gated.events import UnsealError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-LogPath = Annotated[str, typer.Argument(help="A log: a SQLite file, a .jsonl export, or `nats:` for a cluster's.", metavar="LOG")]
 
 Keys = Annotated[
     Path | None, typer.Option(help="Folder of the log's keys, to read what was kept encrypted; default: where `gated` put it.")

@@ -19,7 +19,7 @@ from gated.cli.explain import explain_call
 from gated.cli.help import group
 from gated.cli.init import init
 from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
-from gated.cli.reading import compiled, document_of
+from gated.cli.reading import POLICY, PolicyArgument, compiled, document_of
 from gated.cli.running import bind
 from gated.cli.suggest import suggest_policy
 from gated.cli.train_barrier import train_barrier
@@ -32,8 +32,6 @@ from gated.shell.embedding import prepared
 from gated.shell.policies import load_document, read_document
 
 app = group("Check, test and look at a policy.", "gated policy check policy.yaml")
-
-PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
 
 
 def run_scenarios(
@@ -132,7 +130,7 @@ def _yes(value: bool) -> str:
 
 
 def diagram(
-    policy: PolicyArgument,
+    policy: PolicyArgument = POLICY,
     svg_folder: Annotated[Path | None, typer.Option("--svg", help="Write an SVG file for each machine into this folder.")] = None,
 ) -> None:
     """Draw every machine of a policy: Mermaid on standard output, or SVG files."""
@@ -154,16 +152,16 @@ def diagram(
 # In the order in which a policy is written, tried, understood and kept.
 for _name, _command, _example in (
     ("init", init, "gated policy init --template coding-agent my-agent/"),
-    ("check", check, "gated policy check policy.yaml"),
+    ("check", check, "gated policy check"),
     ("test", run_scenarios, "gated policy test tests/*.yaml"),
     ("match", match, """gated policy match 'Bash(npm *)' --tool Bash --args '{"command": "npm ci"}'"""),
-    ("explain", explain_call, "gated policy explain --log .gated/log.db --run r1 --call c3"),
+    ("explain", explain_call, "gated policy explain --run r1 --call c3"),
     ("diff", diff, "gated policy diff old.yaml new.yaml --log .gated/log.db --fail-on"),
-    ("suggest", suggest_policy, "gated policy suggest --log .gated/log.db --out policy.yaml"),
+    ("suggest", suggest_policy, "gated policy suggest --out policy.yaml"),
     ("bind", bind, "gated policy bind --now --run r1"),
     ("schema", schema, "gated policy schema > policy.schema.json"),
-    ("diagram", diagram, "gated policy diagram policy.yaml --svg diagrams/"),
-    ("barriers", barriers, "gated policy barriers --log .gated/log.db --svg barriers.svg"),
-    ("train-barrier", train_barrier, "gated policy train-barrier --log .gated/log.db --agent mailer --out calm.onnx"),
+    ("diagram", diagram, "gated policy diagram --svg diagrams/"),
+    ("barriers", barriers, "gated policy barriers --svg barriers.svg"),
+    ("train-barrier", train_barrier, "gated policy train-barrier --agent mailer --out calm.onnx"),
 ):
     app.command(_name, epilog=f"Example: {_example}")(_command)

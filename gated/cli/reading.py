@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Final
+
+import typer
 
 from gated.cli.output import fail
 from gated.core.policy import Policy
 from gated.documents import Document, DocumentError
-from gated.shell.policies import load_document, read_document
+from gated.shell.policies import load_document, policy_document
+
+POLICY: Final = Path("policy.yaml")  # as `gated policy init` writes it and `gated up` reads it
+
+PolicyArgument = Annotated[Path, typer.Argument(help="Policy file, or a folder of them.", metavar="POLICY")]
 
 
 def document_of(path: Path) -> Document:
     """A policy file, or a folder of them as one."""
     try:
-        document = read_document(path)
+        document = policy_document(path)
     except DocumentError as error:
         fail(_whole(error))
     if isinstance(document.data, dict) and "scenarios" in document.data and "agents" not in document.data:

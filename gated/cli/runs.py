@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -11,9 +11,10 @@ from rich.markup import escape
 from gated.cli import timeline as timelines
 from gated.cli.can_i import can_i
 from gated.cli.help import group
-from gated.cli.output import NO, Json, LogPath, colour, fail, place_of, run_async, say, say_beneath, say_json, table
+from gated.cli.output import NO, Json, colour, fail, place_of, run_async, say, say_beneath, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.running import kill, start
+from gated.cli.which_log import Folder, LogFirst, LogPath, TheRun, log_and, log_of
 from gated.core.curves import Curve, Recorded
 from gated.core.fold import fold
 from gated.core.policy import Policy
@@ -39,7 +40,9 @@ from gated.shell.log.open import open_log, policies_of
 from gated.units import rfc3339
 from gated.views import run_view
 
-app = group("Runs as people read them.", "gated runs show .gated/log.db r1")
+RUN: Final = "a run (`gated runs ls` shows them)"
+
+app = group("Runs as people read them.", "gated runs show r1")
 
 
 async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState], list[Body], dict[str, Policy]]:
@@ -58,9 +61,10 @@ async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState
     return states, bodies, known
 
 
-@app.command("ls", epilog="Example: gated runs ls .gated/log.db")
-def ls(log: LogPath, json_: Json = False) -> None:
+@app.command("ls", epilog="Example: gated runs ls")
+def ls(log_: LogPath = None, data: Folder = None, json_: Json = False) -> None:
     """Every run of a log: who, how far, how it ended."""
+    log = log_of(log_, data)
     states, _, known = run_async(lambda: _folded(log, None))
     views = [run_view(state, run, known[state.runs[run].policy]) for state in states.values() for run in state.runs]
     views.sort(key=lambda view: (view["opened_at"], view["run"]))
@@ -73,15 +77,16 @@ def ls(log: LogPath, json_: Json = False) -> None:
     table(columns, ([str(view[field] if view[field] is not None else "")[:200] for field in fields] for view in views))
 
 
-@app.command("show", epilog="Example: gated runs show .gated/log.db r1")
+@app.command("show", cls=LogFirst, epilog="Example: gated runs show r1")
 def show(
-    log: LogPath,
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    log_: LogPath = None,
+    run_: TheRun = None,
+    data: Folder = None,
     thread: Annotated[str | None, typer.Option(help="Its thread, where the id occurs on several.")] = None,
     json_: Json = False,
 ) -> None:
     """One run: every call with its verdict and reason, what it has spent, machines, barriers, tickets."""
-    view, mine = _one(log, run, thread)
+    view, mine = _one(*log_and(RUN, log_, run_, data), thread)
     if json_:
         say_json({**view, "records": [msgspec.to_builtins(body) for body in mine]})
         return
@@ -92,14 +97,16 @@ def show(
     _print_state(view)
 
 
-@app.command("timeline", epilog="Example: gated runs timeline .gated/log.db r1")
+@app.command("timeline", cls=LogFirst, epilog="Example: gated runs timeline r1")
 def show_timeline(
-    log: LogPath,
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    log_: LogPath = None,
+    run_: TheRun = None,
+    data: Folder = None,
     thread: Annotated[str | None, typer.Option(help="Its thread, where the id occurs on several.")] = None,
     json_: Json = False,
 ) -> None:
     """One run against the clock: when each call was asked, waited, ran and ended, and how its barriers went."""
+    log, run = log_and(RUN, log_, run_, data)
     view, mine = _one(log, run, thread)
     found = timeline(mine)
     curve = run_async(lambda: _curve(log, view["thread"], view["run"]))

@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 
 from gated.cli.help import single
-from gated.cli.output import Json, LogPath, moment, run_async, say, say_json, table
+from gated.cli.output import Json, moment, run_async, say, say_json, table
 from gated.cli.progress import progressed
+from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.stats import Spread, Stats, Verdicts
 from gated.events import unseal
 from gated.shell.log.open import open_log
@@ -21,16 +22,17 @@ app = single()
 MICRO = 1_000_000
 
 
-@app.command(epilog="Example: gated stats .gated/log.db --since 2026-01-01")
+@app.command(epilog="Example: gated stats --since 2026-01-01")
 def stats(
-    log: LogPath,
+    log_: LogPath = None,
+    data: Folder = None,
     since: Annotated[str | None, typer.Option(help="From this time on (RFC 3339).")] = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Lines of each table.")] = 10,
     json_: Json = False,
 ) -> None:
     """Verdicts by decision, code, tool and agent; how long tools took and tickets waited; tickets that nobody answered."""
-
+    log = log_of(log_, data)
     begin = moment("--since", since)
 
     async def work() -> Stats:

@@ -15,7 +15,8 @@ from msgspec import Struct, UnsetType
 from rich.markup import escape
 
 from gated.cli.operator import Creds, Name, Nats, Operator, Password, Place, checked_id, operate
-from gated.cli.output import CANNOT, NO, Json, Keys, LogPath, console, fail, run_async, say, say_json, some, table
+from gated.cli.output import CANNOT, NO, Json, Keys, console, fail, run_async, say, say_json, some, table
+from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.events import DataErased, Sender, unseal
@@ -74,8 +75,9 @@ class Kept(Struct):
     erased: int
 
 
-def subjects(log: LogPath, json_: Json = False) -> None:
+def subjects(log_: LogPath = None, data: Folder = None, json_: Json = False) -> None:
     """Whose data the log keeps encrypted (`redact: {store: encrypted}`), and what of it was erased."""
+    log = log_of(log_, data)
 
     async def work() -> list[Kept]:
         runs: dict[str, set[tuple[str, str]]] = {}
@@ -118,7 +120,7 @@ class _Asked(Struct, frozen=True):
 
 
 def erase_(
-    log: LogPath,
+    log_: LogPath = None,
     subject: Annotated[
         str | None, typer.Option(help="Whose data, as `gated log subjects` names it: `thread:T`, `run:T/R`, `label:customer=42`.")
     ] = None,
@@ -128,7 +130,7 @@ def erase_(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: it cannot be undone.")] = False,
     keys: Keys = None,
     name: Name = "local",
-    data: Annotated[Path | None, typer.Option(help="Folder of the running gate; default: where the log is.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the running gate; default: where the log is, or .gated.")] = None,
     nats: Nats = None,
     password: Password = None,
     creds: Creds = None,
@@ -139,6 +141,7 @@ def erase_(
     The chain still verifies; the erasure is an event in every run that held data of the subject. Calls that wait for people with
     arguments under the key are denied. Copies of the folder of keys are yours to erase. Exit status 1: nothing of it is kept.
     """
+    log = log_ or log_of(None, data)
     wish = _subject(subject, thread, label)
     checked_id(name, "operator")
     folder = folder_of(log, keys)
@@ -246,5 +249,5 @@ def _already(operator: Operator, message: str) -> bool:
 
 def register(app: typer.Typer) -> None:
     """Put the commands under `gated log`."""
-    app.command("subjects", epilog="Example: gated log subjects .gated/log.db")(subjects)
-    app.command("erase", epilog="Example: gated log erase .gated/log.db --label customer=42 --reason 'asked by letter'")(erase_)
+    app.command("subjects", epilog="Example: gated log subjects")(subjects)
+    app.command("erase", epilog="Example: gated log erase --label customer=42 --reason 'asked by letter'")(erase_)

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.output import NO, Json, errors, fail, run_async, say_json, writing
+from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
 from gated.core.whatif import Compared, WhatIf
@@ -26,23 +27,25 @@ HEAD = """\
 
 
 def suggest_policy(
-    log: Annotated[str, typer.Option(help="A log: a SQLite file or a .jsonl export.")],
+    log_: LogOption = None,
+    data: Folder = None,
     agent: Annotated[list[str] | None, typer.Option(help="Only this agent; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the policy to this file, not to standard output.")] = None,
     json_: Json = False,
 ) -> None:
     """Make a policy of recorded runs, and say what it would have denied of them (on standard error)."""
+    log = log_of(log_, data)
     watch, known = _watched(log)
-    data = suggest(watch, known, agent or ())
-    if not data["agents"]:
+    made = suggest(watch, known, agent or ())
+    if not made["agents"]:
         fail("the log holds no call that was allowed" + (f" of {', '.join(agent)}" if agent else ""), NO)
     calls, runs = sum(map(len, watch.calls.values())), len(watch.runs)
     head = HEAD.format(calls=f"{calls} call{'s' * (calls != 1)}", runs=f"{runs} recorded run{'s' * (runs != 1)}")
-    text = head + write_yaml(data)
+    text = head + write_yaml(made)
     policy = load(parse_document(text, file="suggested.yaml"))
     found = _compared(log, policy)
     if json_:
-        say_json({"policy": data, "digest": policy.digest, **_counts(found), "denied": _denied(found), "freed": _freed(found)})
+        say_json({"policy": made, "digest": policy.digest, **_counts(found), "denied": _denied(found), "freed": _freed(found)})
         return
     if out is None:
         sys.stdout.write(text)

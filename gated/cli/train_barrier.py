@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from gated.cli.output import NO, Json, console, errors, fail, run_async, say, say_json, table
 from gated.cli.progress import progressed
+from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train
@@ -25,7 +26,8 @@ MAX_WIDTH = 64
 
 
 def train_barrier(
-    log: Annotated[str, typer.Option("--log", help="A log: a SQLite file or a .jsonl export.", metavar="LOG")],
+    log_: LogOption = None,
+    data: Folder = None,
     out: Annotated[Path, typer.Option("--out", help="The ONNX file to write.")] = Path("barrier.onnx"),
     agent: Annotated[str | None, typer.Option(help="Whose runs; needed where the log has several agents.")] = None,
     unsafe: Annotated[
@@ -49,6 +51,7 @@ def train_barrier(
         signs = Signs.read(unsafe or ["denied", "failed"])
     except ValueError as error:
         fail(str(error))
+    log = log_of(log_, data)
     asked, endings = run_async(lambda: _recorded(log, agent))
     _one_agent(asked, agent)
     try:

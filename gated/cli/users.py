@@ -78,6 +78,9 @@ def ls(data: Data = Path(".gated"), users: Users = None, json_: Json = False) ->
     if json_:
         say_json([{**msgspec.to_builtins(p), "hash": bool(p.hash), "bus": bool(p.bus)} for p in found])
         return
+    if not found:
+        say("nobody may log in yet: `gated users add NAME` lets somebody")
+        return
     rows = ((p.name, "password" if p.hash else f"OIDC {p.oidc}", "sees everything" if p.auditor else "") for p in found)
     table(("name", "log-in", "auditor"), rows)
 

@@ -12,8 +12,9 @@ from msgspec import Struct
 from rich.markup import escape
 
 from gated.cli.help import single
-from gated.cli.output import NO, Json, LogPath, fail, run_async, say, say_json, some
+from gated.cli.output import NO, Json, fail, run_async, say, say_json, some
 from gated.cli.progress import progressed
+from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.chain import Damage, merkle_root, wrong_policy
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
@@ -42,9 +43,10 @@ class Verified(Struct, frozen=True, kw_only=True):
     damage: Damage | None
 
 
-@app.command(epilog="Example: gated verify .gated/log.db --checkpoint /mnt/elsewhere/checkpoints")
+@app.command(epilog="Example: gated verify --checkpoint /mnt/elsewhere/checkpoints")
 def verify(
-    log: LogPath,
+    log_: LogPath = None,
+    data: Folder = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Checkpoints kept elsewhere, or what `verify --json` said before: they show a cut tail."),
@@ -56,6 +58,7 @@ def verify(
     json_: Json = False,
 ) -> None:
     """Check every hash, sequence, chain and signature, and the policies; the first bad position is named (exit status 1)."""
+    log = log_of(log_, data)
     keys = _keys(log, key or ())
     kept = [] if checkpoint is None else _kept(checkpoint, keys)
     start = None if since is None else _last(since, _kept(since, keys))

@@ -11,9 +11,10 @@ from typer.core import TyperCommand
 
 from gated.cli.help import single
 from gated.cli.logs import threads_of
-from gated.cli.output import NO, Json, Keys, LogPath, run_async, say, say_json, some, table
+from gated.cli.output import NO, Json, Keys, run_async, say, say_json, some, table
 from gated.cli.progress import progressed
 from gated.cli.subjects import vault_of
+from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.whatif import Compared, Tally, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
@@ -41,10 +42,11 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, told)
 
 
-@app.command("what-if", cls=_Command, epilog="Example: gated what-if .gated/log.db --policy new.yaml --fail-on flips")
+@app.command("what-if", cls=_Command, epilog="Example: gated what-if --policy new.yaml --fail-on flips")
 def what_if(
-    log: LogPath,
     policy: Annotated[Path, typer.Option("--policy", "-p", help="The policy on trial: a file, or a folder of them.")],
+    log_: LogPath = None,
+    data: Folder = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     fail_on: Annotated[
         list[FailOn] | None,
@@ -58,6 +60,7 @@ def what_if(
     Approvals that would not hold are void. A call is not replayable where a rule of the policy would have to read what was
     redacted. Nothing is written.
     """
+    log = log_of(log_, data)
 
     async def work() -> tuple[Tally, list[Compared]]:
         tally, changed = Tally(), list[Compared]()

@@ -51,6 +51,8 @@ class Passwords:
         try:
             held = json.loads(await anyio.Path(self.path).read_text())
             url, users = self._url or str(held["url"]), held["users"]
+        except FileNotFoundError as error:
+            raise NoAnswer(f"no gate runs here: `{self.path}` is not there; `gated up` writes it") from error
         except (OSError, ValueError, KeyError) as error:
             raise NoAnswer(f"the passwords of the bus in `{self.path}` cannot be read: {error}") from error
         if password is None and login not in users:

@@ -35,9 +35,16 @@ def _read(path: Path) -> Document:
         raise DocumentError(str(path), 0, f"cannot be read: {error.strerror}") from error
 
 
+def policy_document(path: Path) -> Document:
+    """The document of a policy. Raises `DocumentError`, which says how to begin where none is."""
+    if not path.exists():
+        raise DocumentError(str(path), 0, "there is no such file: `gated policy init` writes a policy to begin with")
+    return read_document(path)
+
+
 def read_policy(path: Path) -> Policy:
     """Raises `DocumentError`."""
-    return load_document(read_document(path))
+    return load_document(policy_document(path))
 
 
 def load_document(document: Document) -> Policy:

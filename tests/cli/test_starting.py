@@ -22,5 +22,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_no_folder_is_left_behind_where_there_is_no_policy(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
-    assert up(policy, tmp_path / "data") == (2, f"error: {policy}: cannot be read: No such file or directory\n")
+    assert up(policy, tmp_path / "data") == (
+        2,
+        f"error: {policy}: there is no such file: `gated policy init` writes a policy to begin with\n",
+    )
     assert not (tmp_path / "data").exists()

@@ -130,7 +130,7 @@ async def test_a_policy_that_is_gone_keeps_the_old_one(tmp_path: Path) -> None:
     async with gate(tmp_path) as live, live.bus.user("operator", "local") as operator:
         (tmp_path / "policy.yaml").unlink()
         assert await live.daemon.reload() is False
-        assert "cannot be read: No such file" in (await health(operator))["reload_failed"]
+        assert "there is no such file" in (await health(operator))["reload_failed"]
 
 
 # --- the daemon's process, as people reload it ----------------------------------------------------------------------------
