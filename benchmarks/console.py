@@ -90,7 +90,7 @@ async def measure(count: int, browser: bool) -> dict[str, float]:
                 await open_tickets(server, count)
                 began = time.perf_counter()
                 async with running(Serving(people, Passwords(folder / "bus" / "bus.json"), port=0)) as desk:
-                    while len(desk.board) < count or not desk.recent.ready:  # noqa: ASYNC110 (there is no event for it)
+                    while len(desk.board) < count or not desk.past.ready:  # noqa: ASYNC110 (there is no event for it)
                         await asyncio.sleep(0.01)
                     found["ready_ms"] = (time.perf_counter() - began) * 1000
                     found |= await pages(desk)

@@ -17,6 +17,7 @@ from gated import canonical, ingress, strict_json, wire
 from gated.console import forms, shown
 from gated.console.desk import Visit
 from gated.console.line import NoAnswer, Told
+from gated.console.sight import sees_run
 from gated.console.tickets_pages import Case, find
 from gated.core import tickets
 from gated.core.order.patterns import PatternError, compile_pattern
@@ -67,7 +68,7 @@ async def forget(visit: Visit) -> Response:
     """Withdraw a remembered answer of a run that the person may see."""
     form = await visit.form()
     thread, run = visit.request.path_params["thread"], visit.request.path_params["run"]
-    if not await visit.desk.recent.shows_run(visit.me, thread, run):
+    if not await _may_see(visit, thread, RunId(run)):
         return visit.lost()
     remembered = form.get("remembered", "")
     await visit.desk.lines.forget(visit.me.name, thread, run, remembered)
@@ -78,6 +79,14 @@ async def forget(visit: Visit) -> Response:
         return visit.go(f"/runs/{thread}/{run}")
     visit.here.tell("no", "The gate has not taken it yet. Look again in a moment.")
     return visit.go(f"/runs/{thread}/{run}")
+
+
+async def _may_see(visit: Visit, thread: str, run: RunId) -> bool:
+    found = (await visit.desk.threads.look(thread)).state.runs.get(run)
+    if found is None:
+        return False
+    policy = await visit.desk.policies.get(found.policy)
+    return sees_run(visit.me, found, policy.approvals.groups)
 
 
 async def _standing(visit: Visit, thread: str, run: str) -> set[str]:

@@ -49,7 +49,7 @@ async def _events(visit: Visit) -> Response:
         return desk.still(session) and desk.sessions.find(visit.key, uses=False) is session
 
     async def stream() -> AsyncIterator[str]:
-        async for text in desk.hub.listen(visit.me, desk.board, desk.recent, still):
+        async for text in desk.hub.listen(visit.me, desk.board, desk.past, still):
             yield text
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})

@@ -17,8 +17,8 @@ from gated.console import drawings, shown
 from gated.console.board import Board
 from gated.console.hub import Hub
 from gated.console.line import Lines
+from gated.console.past import Past
 from gated.console.people import People, PeopleError, Person
-from gated.console.recent import Recent
 from gated.console.sessions import Attempts, Session, Sessions
 from gated.console.threads import Policies, Threads
 from gated.core.order.templates import escape_text
@@ -49,7 +49,7 @@ class Desk:
         self.policies = Policies(lines)
         self.threads = Threads(lines, self.policies)
         self.board = Board(lines, self.policies, self.hub.ticket)
-        self.recent = Recent(lines, self.policies, self.hub.run, self.hub.busy)
+        self.past = Past(lines, self.policies, self.hub.run, self.hub.busy)
         self.pages = _environment()
         self.oidc: Oidc | None = None
 

@@ -9,8 +9,9 @@ from typing import Final
 import anyio
 
 from gated.console.board import Board, Change
+from gated.console.gleaning import RunLine
+from gated.console.past import Past
 from gated.console.people import Person
-from gated.console.recent import Recent, RunLine
 
 GATHER: Final = 0.1  # seconds
 BEAT: Final = 15.0  # seconds without news after which a comment shows that the line is open
@@ -56,14 +57,14 @@ class Hub:
             self._listeners.remove(listener)
             listener.tickets, listener.runs = {}, {}
 
-    async def listen(self, person: Person, board: Board, recent: Recent, still: Callable[[], bool]) -> AsyncIterator[str]:
+    async def listen(self, person: Person, board: Board, past: Past, still: Callable[[], bool]) -> AsyncIterator[str]:
         """The events for one page, as text of an event stream, while `still` holds."""
         listener = Listener(person)
         self._listeners.append(listener)
         own = [other for other in self._listeners if other.person.name == person.name]
         for other in own[: max(0, len(own) - self._most)]:
             self._listeners.remove(other)
-        recent.watched()
+        past.watched()
         try:
             yield _event("hello", {"open": len(board.visible(person))})
             while still() and listener in self._listeners:
@@ -74,14 +75,14 @@ class Hub:
                     continue
                 await anyio.sleep(GATHER)
                 listener.news = anyio.Event()
-                for text in _news(listener, board, recent):
+                for text in await _news(listener, board, past):
                     yield text
         finally:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
 
-def _news(listener: Listener, board: Board, recent: Recent) -> list[str]:
+async def _news(listener: Listener, board: Board, past: Past) -> list[str]:
     """What the person may see of what happened."""
     tickets, listener.tickets = listener.tickets, {}
     runs, listener.runs = listener.runs, {}
@@ -90,9 +91,9 @@ def _news(listener: Listener, board: Board, recent: Recent) -> list[str]:
     if seen:
         changed = {change.ticket: change.state for change in seen[-MOST:]}
         found.append(_event("tickets", {"open": len(board.visible(person)), "changed": changed}))
-    visible = [line for line in runs.values() if recent.may_see_run(person, line.thread, line.run)]
+    visible = await past.seen(person, runs) if runs else []
     if visible:
-        found.append(_event("runs", {"changed": [[line.thread, line.run, line.status] for line in visible[-MOST:]]}))
+        found.append(_event("runs", {"changed": [[*key, runs[key].status] for key in visible[-MOST:]]}))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -9,11 +10,13 @@ from starlette.responses import Response
 
 from gated.console import drawings, story
 from gated.console.desk import Visit
+from gated.console.sight import sees_run, sees_ticket
 from gated.console.threads import Thread
 from gated.core.order.diagram import inline_svg
 from gated.core.order.machines import Machine
 from gated.core.policy import Policy
-from gated.events import RunId
+from gated.events import RunId, TicketId
+from gated.ticket_views import OpenTicket
 from gated.views import run_view
 
 WINDOW: Final = 50
@@ -23,44 +26,49 @@ ENTRIES: Final = 250  # of a story on one page; the newest are shown
 
 async def runs(visit: Visit) -> Response:
     """The runs that a person may see, the last to change first."""
-    await visit.desk.recent.fresh()
-    return visit.show("runs.html", **_list(visit))
+    return visit.show("runs.html", **await _list(visit))
 
 
 async def run_rows(visit: Visit) -> Response:
     """Only the list, for a page that is open."""
-    await visit.desk.recent.fresh()
-    return visit.show("run_rows.html", **_list(visit))
+    return visit.show("run_rows.html", **await _list(visit))
 
 
-def _list(visit: Visit) -> dict[str, Any]:
-    found = visit.desk.recent.visible_runs(visit.me)
-    page = page_of(visit.request.query_params.get("page"), len(found))
-    shown = found[page * WINDOW : (page + 1) * WINDOW]
-    return {"runs": shown, "total": len(found), "page": page, "pages": 1 + max(0, len(found) - 1) // WINDOW}
+async def _list(visit: Visit) -> dict[str, Any]:
+    past = visit.desk.past
+    await past.fresh()
+    page = page_of(visit.request.query_params.get("page"))
+    found = await past.runs(visit.me, WINDOW + 1, page * WINDOW)
+    return {"runs": found[:WINDOW], "page": page, "more": len(found) > WINDOW, "reading": not past.whole, "back_to": past.back_to}
 
 
-def page_of(text: str | None, total: int) -> int:
-    """A page that there is, from 0."""
-    last = max(0, total - 1) // WINDOW
-    return min(int(text) - 1, last) if text and text.isascii() and text.isdigit() and 0 < len(text) < 9 and text != "0" else 0
+def page_of(text: str | None) -> int:
+    """The page that an address names, from 0."""
+    return int(text) - 1 if text and text.isascii() and text.isdigit() and 0 < len(text) < 9 and int(text) else 0
 
 
 async def run(visit: Visit) -> Response:
     """A run: what happened in it, what it has spent, its barriers and machines."""
     thread_id, run_id = visit.request.path_params["thread"], RunId(visit.request.path_params["run"])
-    if not await visit.desk.recent.shows_run(visit.me, thread_id, run_id):
-        return visit.lost()
     thread = await visit.desk.threads.look(thread_id)
-    if run_id not in thread.state.runs:
+    found = thread.state.runs.get(run_id)
+    if found is None:
         return visit.lost()
-    policy = await visit.desk.policies.get(thread.state.runs[run_id].policy)
+    policy = await visit.desk.policies.get(found.policy)
+    if not sees_run(visit.me, found, policy.approvals.groups):
+        return visit.lost()
     return visit.show("run.html", **of_run(visit, thread, run_id, policy))
 
 
 def of_run(visit: Visit, thread: Thread, run_id: RunId, policy: Policy) -> dict[str, Any]:
     """What the page of a run, and that of a ticket, show of it."""
-    entries = story.tell(thread.of(run_id), lambda ticket: hides(visit, ticket))
+    held, groups = thread.state.runs[run_id].tickets, policy.approvals.groups
+
+    def hidden(ticket: str) -> bool:
+        found = held.get(TicketId(ticket))
+        return not (visit.me.auditor or (found is not None and sees_ticket(visit.me, found, groups)))
+
+    entries = story.tell(thread.of(run_id), hidden)
     return {
         "run": run_view(thread.state, run_id, policy),
         "entries": entries[-ENTRIES:],
@@ -68,15 +76,6 @@ def of_run(visit: Visit, thread: Thread, run_id: RunId, policy: Policy) -> dict[
         "curves": curves(thread, run_id, {}),
         "machines": machines(thread, run_id, policy),
     }
-
-
-def hides(visit: Visit, ticket: str) -> bool:
-    """Whether a ticket is not this person's to see."""
-    past = visit.desk.recent.tickets.get(ticket)
-    if past is not None:
-        return not visit.desk.recent.may_see_ticket(visit.me, past)
-    line = visit.desk.board.find(ticket)
-    return not visit.me.auditor and (line is None or not visit.desk.board.sees(visit.me, line))
 
 
 def curves(thread: Thread, run_id: RunId, after: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
@@ -110,37 +109,30 @@ def _drawn(machine: Machine, number: int, states: dict[str, dict[str, str]]) -> 
 
 async def search(visit: Visit) -> Response:
     """Runs and tickets by a text of theirs. It comes as a form, so that no address holds what was looked for."""
-    form = await visit.form()
-    await visit.desk.recent.fresh()
+    form, past = await visit.form(), visit.desk.past
+    await past.fresh()
     text = form.get("text", "").strip()[:200]
     words = text.lower().split()
-
-    def matches(*fields: str | None) -> bool:
-        whole = " ".join(field for field in fields if field).lower()
-        return bool(words) and all(word in whole for word in words)
-
-    found_runs = [
-        line
-        for line in visit.desk.recent.visible_runs(visit.me)
-        if matches(line.run, line.thread, line.agent, line.task, line.status)
-    ]
-    open_ones = [
-        line
-        for line in visit.desk.board.visible(visit.me)
-        if matches(line.ticket, line.run, line.agent, line.tool, line.preview, *(ask.reason for ask in line.asks))
-    ]
-    past = [
-        line
-        for line in reversed(visit.desk.recent.tickets.values())
-        if line.state != "pending"
-        and matches(line.ticket, line.run, line.agent, line.tool, line.preview, line.state)
-        and visit.desk.recent.may_see_ticket(visit.me, line)
-    ]
+    waiting = [line for line in visit.desk.board.visible(visit.me) if _matches(line, words)] if words else []
+    ended = await past.ended(visit.me, FOUND + 1, words) if words else []
+    runs = await past.runs(visit.me, FOUND + 1, words=words) if words else []
+    shown = [found[:FOUND] for found in (waiting, ended, runs)]
+    total = sum(map(len, shown))
     return visit.show(
         "search.html",
         text=text,
-        runs=found_runs[:FOUND],
-        tickets=open_ones[:FOUND],
-        past=past[:FOUND],
-        total=len(found_runs) + len(open_ones) + len(past),
+        tickets=shown[0],
+        past=shown[1],
+        runs=shown[2],
+        total=total,
+        more=total < len(waiting) + len(ended) + len(runs),
+        most=FOUND,
+        reading=not past.whole,
+        back_to=past.back_to,
     )
+
+
+def _matches(line: OpenTicket, words: Sequence[str]) -> bool:
+    texts = (line.ticket, line.run, line.agent, line.tool, line.preview, *(ask.reason for ask in line.asks))
+    whole = " ".join(texts).lower()
+    return all(word in whole for word in words)

@@ -99,7 +99,7 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
             await _open(lines, desk)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(desk.board.run)
-                tasks.start_soon(desk.recent.run)
+                tasks.start_soon(desk.past.run)
                 tasks.start_soon(_close_idle_lines, desk)
                 server = _server(desk, own)
                 ended = anyio.Event()
@@ -119,6 +119,7 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
         finally:
             with anyio.CancelScope(shield=True):
                 await lines.close()
+                await desk.past.close()
                 if desk.oidc is not None:
                     await desk.oidc.close()
 

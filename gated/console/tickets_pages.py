@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gated.console import forms, shown
 from gated.console.desk import Visit
 from gated.console.runs_pages import WINDOW, curves, machines, of_run, page_of
+from gated.console.sight import sees_ticket
 from gated.console.threads import Thread
 from gated.core import tickets
 from gated.core.policy import Policy
@@ -73,9 +74,7 @@ async def find(visit: Visit) -> Case | None:
     if run is None or ticket is None:
         return None
     policy = await visit.desk.policies.get(run.policy)
-    person = visit.me
-    mine = tickets.concerned(ticket.rules, person.name, policy.approvals.groups)
-    if not (person.auditor or mine or any(answer.by == person.name for answer in ticket.answers)):
+    if not sees_ticket(visit.me, ticket, policy.approvals.groups):
         return None
     every = [d for b in thread.of(run_id) for d in b.decisions if isinstance(d, TicketOpened) and d.ticket == id_]
     return Case(thread, run_id, run, policy, ticket, every[-1]) if every else None
@@ -96,24 +95,22 @@ async def rows(visit: Visit) -> Response:
 def _list(visit: Visit) -> dict[str, Any]:
     board = visit.desk.board
     found = board.visible(visit.me)
-    page = page_of(visit.request.query_params.get("page"), len(found))
-    window = found.window(page * WINDOW, (page + 1) * WINDOW)
     pages = 1 + max(0, len(found) - 1) // WINDOW
+    page = min(page_of(visit.request.query_params.get("page")), pages - 1)  # the list may have become shorter
+    window = found.window(page * WINDOW, (page + 1) * WINDOW)
     return {"tickets": window, "total": len(found), "page": page, "pages": pages, "ready": board.ready}
 
 
 async def by_id(visit: Visit) -> Response:
     """A ticket by its id alone, as notices name it."""
-    await visit.desk.recent.fresh()
+    await visit.desk.past.fresh()
     id_, desk, me = visit.request.path_params["ticket"], visit.desk, visit.me
     ended = desk.board.ended(id_)
     line = desk.board.find(id_) or (ended.line if ended is not None else None)
-    past = desk.recent.tickets.get(id_)
     if line is not None and desk.board.sees(me, line):
         return visit.go(f"/tickets/{line.thread}/{line.run}/{id_}")
-    if past is not None and desk.recent.may_see_ticket(me, past):
-        return visit.go(f"/tickets/{past.thread}/{past.run}/{id_}")
-    return visit.lost()
+    place = await desk.past.place(me, id_)
+    return visit.lost() if place is None else visit.go(f"/tickets/{place[0]}/{place[1]}/{id_}")
 
 
 # --- one ticket ----------------------------------------------------------------------------------------------------------
@@ -138,7 +135,7 @@ async def _ticket(visit: Visit, *, full: bool) -> Response:
 
 
 async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
-    await visit.desk.recent.fresh()
+    await visit.desk.past.fresh()
     ticket, opened = case.ticket, case.opened
     laid = [await lay_out(call.args, full=full) for call in opened.calls]
     hidden = sum(item.hidden for item in laid)
@@ -169,7 +166,9 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "changes": shown.diff(asked, opened.calls[0].args) if asked is not None else [],
         "curves": curves(case.thread, case.run_id, after),
         "machines": machines(case.thread, case.run_id, case.policy),
-        "similar": visit.desk.recent.similar(visit.me, opened.calls[0].tool, case.run.agent, ticket.args_sha256, but=ticket.id),
+        "similar": await visit.desk.past.similar(
+            visit.me, opened.calls[0].tool, case.run.agent, ticket.args_sha256, but=ticket.id
+        ),
     }
 
 

@@ -131,10 +131,10 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return {"position": await runs.log.head()}
 
     async def log_read(asked: dict[str, Any]) -> Any:
-        """Records of all threads behind the position `after`."""
-        found, after = _Page(), _number(asked, "after")
+        """Records of all threads behind the position `after`, up to the position `until` where that is given."""
+        found, after, until = _Page(), _number(asked, "after"), _number(asked, "until")
         async for position, record in runs.log.read_all(after):
-            if not found.takes(_stored(record)):
+            if (until and position > until) or not found.takes(_stored(record)):
                 break
             after = position
         return {"records": found.items, "after": after, "complete": not found.full}

@@ -132,7 +132,7 @@ def test_pages_have_no_inline_scripts_or_styles(made: World) -> None:
 
 
 def test_a_run_has_its_page_from_the_moment_it_begins(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gated.console.recent.JUST_NOW", 3600.0)
+    monkeypatch.setattr("gated.console.past.JUST_NOW", 3600.0)
     with made.visitor("ana") as ana:
         ana.get("/runs")
         with made.waiting("payer", "refund", {"customer": "c", "amount": 400}) as call:

@@ -69,7 +69,8 @@ def test_what_happened_while_the_line_was_lost_is_shown_when_it_is_back(tmp_path
             with enter(gate(tmp_path, port)):
                 blocking_until(lambda: desk.board.find(second) and desk.board.find(third) and not desk.board.find(first))
                 blocking_until(lambda: "task 2" in visitor.get("/runs").text)
-                assert desk.recent.tickets[first].state == "rejected"
+                (ended,) = portal.call(desk.past.ended, Person("ana", auditor=True), 9, [first])
+                assert ended.state == "rejected"
                 page = visitor.answer(f"/tickets/run2/run2/{second}", "approve").text
                 assert "Approved." in page
                 assert "out of reach" not in page

@@ -204,5 +204,5 @@ def world(
         serving = Serving(held, Passwords(folder / "bus" / "bus.json"), port=0, setup=SETUP, oidc=oidc)
         desk = stack.enter_context(enter(running(serving)))
         made = World(portal, live, clock, desk, folder)
-        blocking_until(lambda: desk.board.ready and desk.recent.ready)
+        blocking_until(lambda: desk.board.ready and desk.past.ready)
         yield made

@@ -210,5 +210,6 @@ addEventListener("pageshow", () => all("form[data-sent]").forEach((form) => dele
 if (document.body.dataset.live) {
   listen();
   setInterval(tick, 1000);
+  setInterval(() => one("#list [data-reading]") && readList(), 3000);
   tick();
 }
