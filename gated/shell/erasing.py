@@ -79,11 +79,13 @@ class Subjects:
     async def untold(self, event_log: ReadableLog, look: Callable[[ThreadId], Awaitable[ThreadState]]) -> list[Said]:
         """What a crash kept from being recorded: said again, as an input of the gate's own."""
         found: list[Said] = []
-        for holder, note in () if self._keyring is None else self._keyring.untold():
+        if self._keyring is None:
+            return found
+        for holder, note in await anyio.to_thread.run_sync(self._keyring.untold):
             missing = await unaware(event_log, note.subject, note.keys, look)
             asked = ErasureRequested(note.by, note.subject, reason=note.reason)
             found += [Said(*place, asked, time.time_ns() // 1000, 0, None, None) for place in missing]
-            if not missing and self._keyring is not None:
+            if not missing:
                 self._keyring.told(holder)
         return found
 

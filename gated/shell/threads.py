@@ -118,6 +118,8 @@ class Threads:
             if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
                 await self._snapshot(state)
         leaving = [state for state in self._surplus() if not self._stays(state.thread, is_busy)]
+        if not leaving:
+            return
         async with anyio.create_task_group() as tasks:  # side by side, so that their snapshots share a commit
             for state in leaving:
                 tasks.start_soon(self._leave, state)

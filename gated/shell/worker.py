@@ -31,6 +31,7 @@ from gated.shell.cluster_status import status_of
 from gated.shell.custody import publish_copies
 from gated.shell.daemon import Settings
 from gated.shell.detectors.judge import judge_of
+from gated.shell.erasing import Subjects
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream import JetStreamLog
@@ -47,6 +48,7 @@ from gated.shell.policies import read_policy
 from gated.shell.runs import Runs
 from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
+from gated.shell.unfinished import finish_erasures
 from gated.ticket_views import ticket_views
 
 DRAIN, UNDO = b"drain", b"undo"
@@ -317,6 +319,8 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
             if custody is not None:
                 publish_copies(custody, client)
                 tasks.start_soon(made.keep_sealed, custody.sealing)
+                subjects = Subjects(custody.keyring, custody.vault)
+                tasks.start_soon(finish_erasures, made.view, subjects, made.partitions, made.writer)
             await anyio.sleep(2 * BEAT)  # who else is there
             for partition in made.partitions:
                 tasks.start_soon(partition.hold)

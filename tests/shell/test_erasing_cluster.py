@@ -8,11 +8,30 @@ import pytest
 
 from cli.test_cli import gated
 from gated import wire
-from patience import PATIENCE
-from shell.live import POLICY, agent, ears, intents, server, tell, write_policy
+from gated.events import DataErased, Sender, unseal
+from gated.shell.custody import Copies, open_custody
+from gated.shell.keyring import Erasure
+from gated.shell.log import jetstream
+from patience import PATIENCE, until
+from shell.live import POLICY, Bus, agent, ears, intents, server, tell, write_policy
 from shell.test_worker import process, working
 
 ENCRYPTED = POLICY.replace("version: 1\n", "version: 1\nredact: {store: encrypted}\n", 1)
+
+
+async def all_erased(bus: Bus) -> bool:
+    """Whether each of the runs says that its key is gone, once."""
+    async with bus.user("daemon") as client:
+        log = await jetstream.open_for_reading(client)
+        told = [
+            (record.run, decision.keys)
+            async for _, record in log.read_all()
+            for decision in unseal(record).decisions
+            if isinstance(decision, DataErased)
+        ]
+        await log.close()
+    assert len(told) == len(set(told))
+    return {run for run, _ in told} == {"r1", "r2", "r3"}
 
 
 async def test_workers_that_do_not_share_their_keys_of_subjects_are_refused(tmp_path: Path) -> None:
@@ -61,3 +80,23 @@ async def test_an_operator_erases_in_a_cluster(tmp_path: Path, monkeypatch: pyte
     assert denied.code == "approvals.cancelled"
     assert "hunter22" not in shown[1]
     assert not list((tmp_path / "keys" / "subjects").glob("*.key"))
+
+
+async def test_an_erasure_that_was_not_told_everywhere_is_finished_by_the_next_worker(tmp_path: Path) -> None:
+    """As a command leaves it that ends between two runs, or a worker that dies with the key destroyed."""
+    write_policy(tmp_path, ENCRYPTED.replace("store: encrypted", "store: encrypted, subject: 'label:customer'", 1))
+    started = wire.RunStart(labels={"customer": "42"})
+    async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer:
+        async with working(bus, tmp_path, "w1"):
+            heard = await ears(payer, "payer")
+            for run in ("r1", "r2", "r3"):
+                await tell(payer, agent("payer"), run, started)
+                await tell(payer, agent("payer"), run, intents(("c1", "refund", {"login": "password=hunter22"})))
+            await heard.count(6)
+        custody = open_custody(tmp_path / "keys", Copies())
+        subject, by = "label:customer=42", Sender("operator", "local")
+        keys = custody.keyring.erase(custody.vault.holder(subject), Erasure(subject, by, (), "asked by letter"))
+        assert keys
+        async with working(bus, tmp_path, "w2"), working(bus, tmp_path, "w3"):
+            await until(lambda: all_erased(bus))
+            await until(lambda: not custody.keyring.untold())

@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from gated.core.chain import CheckpointNote
-from gated.events import Record, ThreadId
+from gated.events import Record, RunId, ThreadId
 from gated.ingress import is_id
 from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, open_api
@@ -154,6 +154,13 @@ class JetStreamLog(JetStreamReader):
                     await self.api.ask(f"STREAM.PURGE.{self.names.timers}", {"filter": self.messages.timer(due)})
         except Refused as error:
             raise LogUnavailable(f"cannot set a deadline: {error.why}") from error
+
+    async def wake(self, thread: ThreadId, run: RunId, now: int) -> None:
+        """Have the partition of a run taken over, which nobody does before an input comes: by an alarm for nothing.
+
+        It stands in the place of the run's next deadline, which is set again when the alarm is heard. Raises `LogUnavailable`.
+        """
+        await self._schedule([(thread, run, now)])
 
     # --- policies, snapshots, checkpoints ----------------------------------------------------------------------------
 
