@@ -13,6 +13,8 @@ from typing import Final
 
 import ada_url
 
+from gated.core.scope.effort import Effort
+
 # Canonicalising a name that is not ASCII is not linear, and no name is longer.
 LONGEST_WIDE_HOST: Final = 255
 
@@ -23,8 +25,12 @@ _COLONS: Final = re.compile(r"\[?([0-9a-fA-F:.]{2,45})(?:%[^\]\s]*)?(?:\](?::[0-
 _MARKED: Final = re.compile(r"[.:\[]|0[xX]")
 
 # What follows two slashes, or a special scheme, is an authority; its pieces around `@` may all be meant as the host.
-_AUTHORITY: Final = re.compile(r"(?:[/\\]{2}|(?:https?|ftp|file|wss?):)[/\\]*([^/\\?#\s]*)", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(
+    r"[/\\:](?:(?<=[/\\])[/\\]|(?<=http:)|(?<=https:)|(?<=ftp:)|(?<=file:)|(?<=ws:)|(?<=wss:))[/\\]*([^/\\?#\s]*)", re.IGNORECASE
+)
 _PIECE: Final = re.compile(r"""\[[^\]]*\](?::[0-9]+)?|[^"'<>()\]{}|,;&=]+""")
+# Without these a text between `@` signs spells no host but itself.
+_ODD: Final = re.compile(r"[^\x00-\x7f]|[:\[]|(?:\A|@)[0-9]")
 
 # A reader that takes leading zeros for decimal, as inet_pton of some systems did.
 _ZEROS: Final = re.compile(r"0*([0-9]{1,3})\.0*([0-9]{1,3})\.0*([0-9]{1,3})\.0*([0-9]{1,3})(?::[0-9]*)?")
@@ -120,24 +126,28 @@ def normal_host(text: str) -> str:
     return parse_host(text) or text
 
 
-def hosts_in(text: str) -> Iterator[str]:
+def hosts_in(text: str, effort: Effort) -> Iterator[str]:
     """The names of every host that `text` begins with, or holds in a URL, where they differ from how it is written."""
     start = _SEPARATOR.split(text, 1)[0]
-    if not _SPACE.search(start):
+    if _ODD.search(start) and not _SPACE.search(start):
         for part in filter(None, start.split("@")):
-            yield from _names(part)
+            yield from _names(part, effort)
     if ":" not in text and "//" not in text and "\\" not in text:
         return
     seen: set[str] = set()
     for authority in _AUTHORITY.finditer(text):
+        effort.spend(2)
+        if not _ODD.search(authority[1]):
+            continue
         for part in authority[1].split("@"):
             piece = _PIECE.match(part)
             if piece and piece[0] not in seen:
                 seen.add(piece[0])
-                yield from _names(piece[0])
+                yield from _names(piece[0], effort)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _names(text: str, effort: Effort) -> tuple[str, ...]:
+    effort.spend(2 if text.isascii() else 5)
     host = read_host(text)
     decimal = _ZEROS.fullmatch(text)
     named = () if host is None else names_of(host)

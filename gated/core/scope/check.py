@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from gated.core.scope.addresses import host_forms, is_bare, normal_host
+from gated.core.scope.effort import TEXT, Effort, TooMuch
 from gated.core.scope.forbidden import Forbidden, Hit
 from gated.core.scope.paths import Paths, Refusal, normal
 from gated.core.scope.resources import (
-    MOST_JOINS,
     Item,
     Selector,
-    TooManyPaths,
     compile_selectors,
     items,
     joined,
@@ -45,6 +44,7 @@ class ScopeFinding(NamedTuple):
 
 ALLOWED: Final = ScopeFinding(None)
 ALLOWED_BY_NAME: Final = ScopeFinding(None, lexical=True)
+TOO_MUCH: Final = "the call names, or may name, more paths, hosts and escaped texts than are looked at: split it into several"
 NOTHING_DECLARED: Final[Mapping[str, Kind]] = {}
 
 
@@ -92,17 +92,17 @@ class Scope:
         plainly = self._allow_plainly(self._shallow.get(tool, NOTHING_DECLARED), args)
         if plainly is not None:
             return plainly
-        lexical = False
+        lexical, effort = False, Effort()
         try:
             for item in self._items(tool, args):
-                refusal, by_path = self._judge(item, resolved or {})
+                refusal, by_path = self._judge(item, resolved or {}, effort)
                 if refusal is not None:
                     resource = shown(refusal.shown)
                     where = shown(place(item.where))
                     return ScopeFinding(f"`{resource}` (argument `{where}`) {refusal.why}", resource)
                 lexical |= by_path
-        except TooManyPaths:
-            return ScopeFinding(f"the call names more than {MOST_JOINS} pairs of paths that a tool may join")
+        except TooMuch:
+            return ScopeFinding(TOO_MUCH)
         return ALLOWED_BY_NAME if lexical and not self._resolve else ALLOWED
 
     def _allow_plainly(self, kinds: Mapping[str, Kind] | None, args: Mapping[str, Any]) -> ScopeFinding | None:
@@ -139,11 +139,13 @@ class Scope:
         if not self._resolve:
             return ()
         wanted: dict[str, None] = {}
+        effort = Effort()
         try:
             for item in self._items(tool, args):
-                if _may_be_path(item) and self._paths.refuse(item.text) is None:
+                effort.spend(TEXT)
+                if _may_be_path(item, effort) and self._paths.refuse(item.text) is None:
                     wanted.update(dict.fromkeys(self._paths.locations(item.text)))
-        except TooManyPaths:
+        except TooMuch:
             return ()
         return tuple(wanted)
 
@@ -155,9 +157,15 @@ class Scope:
             yield item
         yield from joined(declared)
 
-    def _judge(self, item: Item, resolved: Mapping[str, str]) -> tuple[Refusal | None, bool]:
+    def _judge(self, item: Item, resolved: Mapping[str, str], effort: Effort) -> tuple[Refusal | None, bool]:
         """Why the item is refused, if it is; and whether an allow rests on a path."""
-        forbidden = self._forbidden.find(item.text)
+        if not self._resolve and self._plainly_inside(item):
+            effort.read_plain(item.text)
+            return None, True
+        effort.spend(TEXT)
+        if item.kind is not None:
+            effort.read(item.text)
+        forbidden = self._forbidden.find(item.text, effort)
         if forbidden is not None:
             return _forbidden(item.text, forbidden), False
         match item.kind:
@@ -170,11 +178,21 @@ class Scope:
             case "table":
                 return self._refuse_table(item.text), False
             case _:
-                return self._judge_undeclared(item.text, resolved)
+                return self._judge_undeclared(item.text, resolved, effort)
 
-    def _judge_undeclared(self, text: str, resolved: Mapping[str, str]) -> tuple[Refusal | None, bool]:
-        looks = look_of(text)
-        refusal = self._refuse_name(text) if looks else None
+    def _plainly_inside(self, item: Item) -> bool:
+        """Of a path that needs no reading: inside, and free of patterns."""
+        if item.kind != "path" and (item.kind is not None or not item.text.startswith("/")):
+            return False
+        folder = self._paths.plainly_inside(item.text)
+        return folder is not None and self._forbidden.spares(folder)
+
+    def _judge_undeclared(self, text: str, resolved: Mapping[str, str], effort: Effort) -> tuple[Refusal | None, bool]:
+        looks = look_of(text, effort)
+        if looks is None:
+            return None, False
+        effort.read(text)
+        refusal = self._refuse_name(text)
         if refusal is None or looks == "name" or is_url_like(text):
             return refusal, False
         return self._refuse_path(text, resolved), True
@@ -219,8 +237,11 @@ def _forbidden(text: str, hit: Hit) -> Refusal:
     return Refusal(normal_url(text) if is_url_like(text) else hit.form, f"holds the forbidden `{hit.pattern}`")
 
 
-def _may_be_path(item: Item) -> bool:
-    return item.kind == "path" or (item.kind is None and look_of(item.text) == "path")
+def _may_be_path(item: Item, effort: Effort) -> bool:
+    if item.kind == "path" or (item.kind is None and look_of(item.text, effort) == "path"):
+        effort.read(item.text)
+        return True
+    return False
 
 
 def compile_scope(scope: DataScope | Literal["any"] | None, resources: Mapping[str, Resources]) -> Scope:

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from gated.core.scope.effort import LONGEST
 from gated.core.scope.rules import ScopeError
 from gated.core.scope.spelling import CONTROL, ESCAPE, badly_escaped, tidy, unescape
 from gated.core.scope.urls import SCHEME
-
-LONGEST_PATH: Final = 4096
 
 _VARIABLE: Final = re.compile(r"\$|%[A-Za-z_][A-Za-z0-9_()]*%")
 # Of `{a,b}`: an alternative that begins anew or is only dots, so that the text is not the path it expands to.
@@ -108,7 +107,7 @@ class Paths:
 
         INVARIANT: it contains every spelling of the path that `forbidden.spellings` makes.
         """
-        if len(path) > LONGEST_PATH or _PLAIN.fullmatch(path) is None:
+        if len(path) > LONGEST or _PLAIN.fullmatch(path) is None:
             return None
         if path[0] == "/":
             whole = f"{path}/"
@@ -120,8 +119,8 @@ class Paths:
 
     def refuse(self, path: str) -> Refusal | None:
         """Why the path is not inside the allowed folders by its name, or None."""
-        if len(path) > LONGEST_PATH:
-            return Refusal(path, f"is longer than {LONGEST_PATH} characters")
+        if len(path) > LONGEST:
+            return Refusal(path, f"is longer than {LONGEST} characters")
         unescaped = unescape(path)
         if ESCAPE.search(unescaped) or badly_escaped(path, unescaped):
             return Refusal(path, "is still escaped after unescaping once")
@@ -142,7 +141,7 @@ class Paths:
 
     def locations(self, path: str) -> tuple[str, ...]:
         """Every reading of the path as an absolute path, dots and all; none of a path that is too long to be one."""
-        if len(path) > LONGEST_PATH:
+        if len(path) > LONGEST:
             return ()
         located = map(self.located, readings(path))
         return tuple(dict.fromkeys(spot for spot in located if spot is not None))

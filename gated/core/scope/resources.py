@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from gated.core.scope.addresses import is_spelled_address
+from gated.core.scope.effort import Effort
 from gated.core.scope.paths import is_relative
 from gated.core.scope.rules import Kind, ScopeError
-from gated.core.scope.spelling import LINE_BREAKS, badly_escaped, readings
+from gated.core.scope.spelling import badly_escaped, readings, unbroken
 from gated.core.scope.urls import SPECIAL
 
-MOST_JOINS: Final = 10_000
 HUGE_BITS: Final = 4096
 SEPARATORS: Final = "/\\"
 
@@ -122,10 +122,6 @@ class Item(NamedTuple):
         return self.cover.kind if self.cover else None
 
 
-class TooManyPaths(Exception):
-    """A call names more paths than can be joined to one another."""
-
-
 def items(root: Selector | None, args: Mapping[str, Any], passes: Callable[[str], bool]) -> Iterator[Item]:
     """Every declared scalar and key, and every undeclared string and key that does not pass.
 
@@ -169,9 +165,9 @@ def _texts(value: Any, cover: Selector | None, passes: Callable[[str], bool]) ->
     return [hex(value) if huge else str(value)]
 
 
-def look_of(text: str) -> Literal["path", "name"] | None:
-    """What an undeclared string looks like: a path, something else that may be a resource, or just text."""
-    seen = readings(text, 1)
+def look_of(text: str, effort: Effort) -> Literal["path", "name"] | None:
+    """What an undeclared string looks like: a path, something else that may be a resource, or just text. Raises `TooMuch`."""
+    seen = readings(text, 1, effort)
     if any(map(_is_path, seen)) or badly_escaped(text, seen[-1]):
         return "path"
     return "name" if any(map(_is_name, (text, *seen))) else None
@@ -184,31 +180,21 @@ def _is_path(form: str) -> bool:
 def _is_name(form: str) -> bool:
     if "." in form and not _IS_TEXT.search(form):
         return True
-    unbroken = form if form.isprintable() else LINE_BREAKS.sub("", form)
-    return "://" in unbroken or SPECIAL.match(unbroken) is not None or is_spelled_address(unbroken)
+    whole = unbroken(form)
+    return "://" in whole or SPECIAL.match(whole) is not None or is_spelled_address(whole)
 
 
 def joined(declared: list[Item]) -> Iterator[Item]:
-    """Each relative path behind each path of another selector: tools join a `pattern` to a `path`.
-
-    Raises TooManyPaths where that would be more than `MOST_JOINS`.
-    """
+    """Each relative path behind each path of another selector: tools join a `pattern` to a `path`."""
     groups: dict[int, list[Item]] = {}
     for item in declared:
         groups.setdefault(id(item.cover), []).append(item)
-    pairs = (
-        (folder, item)
-        for group in groups.values()
-        for item in group
-        if is_relative(item.text)
-        for folders in groups.values()
-        if folders is not group
-        for folder in folders
-    )
-    for count, (folder, item) in enumerate(pairs):
-        if count == MOST_JOINS:
-            raise TooManyPaths
-        yield item._replace(text=f"{folder.text.rstrip(SEPARATORS)}/{item.text}")
+    for group in groups.values():
+        others = [folder for folders in groups.values() if folders is not group for folder in folders]
+        for item in group if others else ():
+            if is_relative(item.text):
+                for folder in others:
+                    yield item._replace(text=f"{folder.text.rstrip(SEPARATORS)}/{item.text}")
 
 
 def place(where: Where) -> str:

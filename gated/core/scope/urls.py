@@ -14,7 +14,7 @@ import ada_url
 
 from gated.core.scope.addresses import LONGEST_WIDE_HOST, is_bare, parse_host
 from gated.core.scope.rules import ScopeError
-from gated.core.scope.spelling import CONTROL, LINE_BREAKS
+from gated.core.scope.spelling import CONTROL, unbroken
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 # An endpoint that is a host says nothing of a scheme: it means the web.
@@ -46,7 +46,7 @@ class Url(NamedTuple):
 
 def parse(text: str) -> Url | None:
     """The URL that `text` is, or None. Costs one pass over the text and a few microseconds."""
-    written = _WRITTEN.match(text if text.isprintable() else LINE_BREAKS.sub("", text))
+    written = _WRITTEN.match(unbroken(text))
     if not text.isascii() and (written is None or len(written[1]) > LONGEST_WIDE_HOST):
         return None
     try:

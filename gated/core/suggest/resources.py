@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gated.core.scope import Kind
+from gated.core.scope.effort import Effort
 from gated.core.scope.paths import is_relative, normal
 from gated.core.scope.resources import look_of
 from gated.core.scope.urls import is_url_like, normal_url
@@ -42,7 +44,7 @@ def kinds_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
     votes: dict[str, Counter[Kind | None]] = {}
     for args in calls:
         for name, value in args.items():
-            if isinstance(value, str) and look_of(value) is not None:
+            if isinstance(value, str) and look_of(value, Effort(sys.maxsize)) is not None:
                 votes.setdefault(name, Counter())[_kind(name, value)] += 1
     return {name: kind for name, found in votes.items() if len(found) == 1 and (kind := next(iter(found))) is not None}
 
@@ -50,7 +52,7 @@ def kinds_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
 def _kind(name: str, value: str) -> Kind | None:
     if is_url_like(value):
         return "url"
-    if look_of(value) == "path":
+    if look_of(value, Effort(sys.maxsize)) == "path":
         return "path"
     return next((kind for kind, words in _NAMED.items() if words.search(name)), None)
 

@@ -15,6 +15,7 @@ from gated.core.scope.addresses import (
     names_of,
     parse_host,
 )
+from gated.core.scope.effort import Effort
 
 METADATA = "169.254.169.254"
 
@@ -79,12 +80,12 @@ def test_parse_host(text: str, host: str | None) -> None:
     ],
 )
 def test_hosts_in_finds_the_metadata_address(text: str) -> None:
-    assert METADATA in list(hosts_in(text))
+    assert METADATA in list(hosts_in(text, Effort()))
 
 
 @pytest.mark.parametrize("text", ["24", "1700000", "00000005", "12:30", "12:30:45", "00:11:22:33:44:55", "//24", "a.b", "", "//"])
 def test_a_number_is_just_a_number(text: str) -> None:
-    assert list(hosts_in(text)) == []
+    assert list(hosts_in(text, Effort())) == []
     assert not is_spelled_address(text)
 
 

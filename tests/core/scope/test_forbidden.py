@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gated.core.scope.effort import Effort
 from gated.core.scope.forbidden import Forbidden
 from gated.core.scope.rules import ScopeError
 
@@ -39,7 +40,7 @@ from gated.core.scope.rules import ScopeError
     ],
 )
 def test_found(pattern: str, text: str) -> None:
-    hit = Forbidden(["other", pattern]).find(text)
+    hit = Forbidden(["other", pattern]).find(text, Effort())
     assert hit is not None
     assert hit.pattern == pattern
 
@@ -48,7 +49,7 @@ def test_found(pattern: str, text: str) -> None:
     ("pattern", "text"), [("secret", "secre t"), ("0.0.0.0", "0"), ("169.254.169.254", "169 254"), ("10", "1.0")]
 )
 def test_not_found(pattern: str, text: str) -> None:
-    assert Forbidden([pattern]).find(text) is None
+    assert Forbidden([pattern]).find(text, Effort()) is None
 
 
 def test_plain_strings_are_searched_when_a_pattern_is_plain() -> None:
@@ -59,7 +60,7 @@ def test_plain_strings_are_searched_when_a_pattern_is_plain() -> None:
 
 
 def test_no_patterns_find_nothing() -> None:
-    assert Forbidden([]).find("http://169.254.169.254/") is None
+    assert Forbidden([]).find("http://169.254.169.254/", Effort()) is None
 
 
 def test_an_empty_pattern_is_an_error() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated.core.scope.paths import LONGEST_PATH, Paths, normal, readings
+from gated.core.scope.effort import LONGEST
+from gated.core.scope.paths import Paths, normal, readings
 from gated.core.scope.rules import ScopeError
 
 PATHS = Paths(["/workspace"], "/workspace")
@@ -120,7 +121,7 @@ def test_outside_by_where_it_leads(path: str, shown: str) -> None:
         ("/workspace/a%00.txt", "control"),
         ("/workspace/\x85", "control"),
         ("/workspace/\u2028", "control"),
-        ("a" * (LONGEST_PATH + 1), "longer"),
+        ("a" * (LONGEST + 1), "longer"),
     ],
 )
 def test_outside_every_scope(path: str, why: str) -> None:

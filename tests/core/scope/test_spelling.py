@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gated.core.scope.effort import Effort
 from gated.core.scope.forbidden import spellings
 from gated.core.scope.resources import look_of
 from gated.core.scope.spelling import SHOWN_LENGTH, badly_escaped, is_plain, may_be_plain, readings, shown, tidy, unescape
@@ -28,10 +29,10 @@ def test_tidy(text: str, tidied: str) -> None:
 
 
 def test_readings_unescape_layer_by_layer() -> None:
-    assert readings("%25252e", 1) == ["%25252e", "%252e"]
-    assert readings("%25252e", 3) == ["%25252e", "%252e", "%2e", "."]
-    assert readings("100%", 3) == ["100%"]
-    assert readings("\uff052e", 1) == ["%2e", "."]
+    assert readings("%25252e", 1, Effort()) == ["%25252e", "%252e"]
+    assert readings("%25252e", 3, Effort()) == ["%25252e", "%252e", "%2e", "."]
+    assert readings("100%", 3, Effort()) == ["100%"]
+    assert readings("\uff052e", 1, Effort()) == ["%2e", "."]
 
 
 def test_escapes_that_are_no_text_are_noticed() -> None:
@@ -61,8 +62,8 @@ def test_not_plain(text: str) -> None:
 @given(PRINTABLE)
 def test_a_plain_string_looks_like_nothing_and_has_one_spelling(text: str) -> None:
     if is_plain(text):
-        assert look_of(text) is None
-        assert {form.strip() for form in spellings(text)} == {text.strip()}
+        assert look_of(text, Effort()) is None
+        assert {form.strip() for form in spellings(text, Effort())} == {text.strip()}
 
 
 @given(PRINTABLE, PRINTABLE)
