@@ -18,24 +18,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks import core
+from benchmarks import core, long_threads
+from benchmarks.long_threads import Said
 from gated.core import state as states
 from gated.core.decide import record
 from gated.core.policy import Policy, load_text
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import (
-    CallId,
-    FinishRequested,
-    IntentsReceived,
-    Observation,
-    OutcomeReported,
-    Record,
-    RunId,
-    ThreadId,
-    Wanted,
-)
+from gated.events import Record, RunId, ThreadId
 from gated.shell.log import EventLog
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.open_runs import OpenRuns
@@ -44,8 +35,6 @@ from gated.shell.threads import Threads
 PAST = 100_000  # runs of the log that a daemon starts with
 LONG = 100_000  # records of the long threads
 LOADS = 7
-
-Said = tuple[RunId, Observation]
 
 
 def measure(past: int = PAST, long: int = LONG) -> dict[str, float]:
@@ -92,7 +81,7 @@ async def _fill(path: Path, past: int) -> float:
     try:
         registry, batch = _registry(policy), list[Record]()
         for number in range(past):
-            batch += _played(registry, ThreadState(ThreadId(f"past{number}")), _finished(RunId("r"), 1))[0]
+            batch += _played(registry, ThreadState(ThreadId(f"past{number}")), long_threads.finished(RunId("r"), 1))[0]
             if len(batch) > 5000:
                 await log.append_many(batch)
                 batch.clear()
@@ -118,53 +107,16 @@ def _played(registry: Registry, state: ThreadState, said: Iterator[Said]) -> tup
     return records, state
 
 
-def _finished(run: RunId, calls: int) -> Iterator[Said]:
-    yield from _called(run, calls)
-    yield run, FinishRequested(core.BY)
-
-
-def _called(run: RunId, calls: int) -> Iterator[Said]:
-    for number in range(calls):
-        call = CallId(f"call_{run}_{number:06d}")
-        wanted = Wanted(call, "Read", {"file_path": f"src/f{number % 10_000}.py"})
-        yield run, IntentsReceived(core.BY, (wanted,), nesting="explicit")
-        yield run, OutcomeReported(core.BY, call, "success", content="ok")
-
-
 # --- a long thread through its snapshot ------------------------------------------------------------------------------
-
-
-def _one_run(records: int) -> Iterator[Said]:
-    return _called(RunId("r"), records // 2)
-
-
-def _denied(records: int) -> Iterator[Said]:
-    for number in range(records):
-        wanted = Wanted(CallId(f"call_{number:06d}"), "Forbidden", {})
-        yield RunId("r"), IntentsReceived(core.BY, (wanted,), nesting="explicit")
-
-
-def _many_runs(records: int) -> Iterator[Said]:
-    for number in range(records // 11):
-        yield from _finished(RunId(f"run{number}"), 5)
-
-
-SHAPES: dict[str, tuple[str, Callable[[int], Iterator[Said]]]] = {
-    "one_run": (core.PLAIN, _one_run),
-    "denials": (core.PLAIN, _denied),
-    "many_runs": (core.PLAIN, _many_runs),
-    "machines": (core.machines(5, 1), _one_run),
-    "machines_of_many_runs": (core.machines(5, 1).replace("initial: n", "scope: run, initial: n"), _many_runs),
-}
 
 
 async def _loads(long: int) -> dict[str, float]:
     """CPU time (ms) from a log with a snapshot to the state of a thread, best of some, and what making the snapshot takes."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
-        for shape, (text, said) in SHAPES.items():
+        for shape, (text, said) in long_threads.SHAPES.items():
             policy = load_text(text, "bench.yaml")
-            _, state = _played(_registry(policy), ThreadState(ThreadId(shape)), said(long))
+            _, state = _played(_registry(policy), ThreadState(long_threads.THREAD), said(long))
             log = await open_for_writing(Path(name) / f"{shape}.db")
             try:
                 found[f"load_ms_{shape}"] = await _load(log, policy, state)

@@ -15,9 +15,22 @@ from gated.core.redaction.vault import Vault
 from gated.core.replay import Replayer
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import CallId, IntentsReceived, OutcomeReported, Record, RunId, RunStarted, Score, Sender, ThreadId, Wanted
+from gated.events import (
+    AgentId,
+    CallId,
+    IntentsReceived,
+    OutcomeReported,
+    Record,
+    RunId,
+    RunStarted,
+    Score,
+    Sender,
+    ThreadId,
+    Wanted,
+)
 
-BY = Sender("agent", "a")
+A = AgentId("a")
+BY = Sender("agent", A)
 
 PLAIN = """
 version: 1

@@ -75,7 +75,7 @@ def ticket_views(state: ThreadState) -> list[dict[str, Any]]:
     """The tickets of a thread that wait for people, oldest first."""
     found = [
         ticket_view(state.thread, run_id, run.agent, run.policy, ticket)
-        for run_id, run in state.runs.open.items()
+        for run_id, run in state.runs.unfinished()
         for ticket in run.tickets.open.values()
     ]
     return sorted(found, key=lambda view: (view["opened_at"], view["ticket"]))

@@ -1,17 +1,20 @@
 """A map whose entries come to rest: what may still change is at hand, what is final is packed and decoded when it is asked for.
 
-A subclass says what rests, and how it is packed. INVARIANT: a key is either open or final.
+A subclass says what rests, and how it is packed. Of a `Shelved` map not even all that may change is at hand: where that would be
+many entries, those that nobody speaks of are packed too. INVARIANT: a key is in one part only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from immutables import Map
 from msgspec import Struct
 
 from gated.core.packed import Packed
+
+AT_HAND: Final = 64  # open entries of a `Shelved` map before all but the one that is spoken of are put aside
 
 K = TypeVar("K", bound=str)
 V = TypeVar("V")
@@ -94,3 +97,78 @@ class Filed(Struct, Generic[K, V], frozen=True, array_like=True):
         if key in self.open:
             return type(self)(self.open.delete(key), self.final)
         return type(self)(self.open, self.final.delete(key))
+
+
+class Shelved(Filed[K, V], frozen=True, array_like=True):
+    """`aside` is what is open and was not spoken of lately. Its entries cost a decision nothing until one is spoken of again."""
+
+    aside: Packed = Packed()
+
+    def get(self, key: K) -> V | None:
+        found = self.open.get(key)
+        if found is not None:
+            return found
+        raw = self.aside.get(key) if self.aside.size else None
+        if raw is None and self.final.size:
+            raw = self.final.get(key)
+        return None if raw is None else self.unpack(raw)
+
+    def __contains__(self, key: K) -> bool:
+        return super().__contains__(key) or (self.aside.size > 0 and key in self.aside)
+
+    def __len__(self) -> int:
+        return super().__len__() + self.aside.size
+
+    def __iter__(self) -> Iterator[K]:
+        yield from super().__iter__()
+        yield from self.aside.keys()  # type: ignore[misc]
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        yield from super().items()
+        for key, raw in self.aside.items():
+            yield key, self.unpack(raw)  # type: ignore[misc]
+
+    def unfinished(self) -> Iterator[tuple[K, V]]:
+        """The entries that may change."""
+        yield from self.open.items()
+        for key, raw in self.aside.items():
+            yield key, self.unpack(raw)  # type: ignore[misc]
+
+    def set(self, key: K, value: V) -> Self:
+        if key in self.open:
+            if self.rests(value):
+                return type(self)(self.open.delete(key), self.final.add(key, self.pack(value)), self.aside)
+            return type(self)(self.open.set(key, value), self.final, self.aside)
+        if self.rests(value):
+            return self._without(key).file(key, value)
+        return self._without(key)._at_hand(key, value)
+
+    def file(self, key: K, value: V) -> Self:
+        return type(self)(self.open, self.final.add(key, self.pack(value)), self.aside)
+
+    def keep(self, key: K, value: V) -> Self:
+        if key in self.open:
+            return type(self)(self.open.set(key, value), self.final, self.aside)
+        return self.set(key, value)
+
+    def delete(self, key: K) -> Self:
+        if key not in self:
+            raise KeyError(key)
+        return self._without(key)
+
+    def _without(self, key: K) -> Self:
+        """Without the key, wherever it is."""
+        if key in self.open:
+            return type(self)(self.open.delete(key), self.final, self.aside)
+        if self.aside.size and key in self.aside:
+            return type(self)(self.open, self.final, self.aside.delete(key))
+        if self.final.size and key in self.final:
+            return type(self)(self.open, self.final.delete(key), self.aside)
+        return self
+
+    def _at_hand(self, key: K, value: V) -> Self:
+        """With an open entry that was nowhere."""
+        if len(self.open) < AT_HAND:
+            return type(self)(self.open.set(key, value), self.final, self.aside)
+        packed = {str(name): self.pack(each) for name, each in self.open.items()}
+        return type(self)(Map({key: value}), self.final, self.aside.joined(packed))

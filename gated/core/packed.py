@@ -10,7 +10,7 @@ grows on like the one that was dumped.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -112,6 +112,10 @@ class Packed(Struct, frozen=True, array_like=True):
             return Packed(self.bounds, self.leaves, fresh, self.size + 1)
         return self._sorted_in(sorted(fresh.items()))
 
+    def joined(self, more: Mapping[str, bytes]) -> Packed:
+        """With many keys that it does not have."""
+        return self._sorted_in(sorted({**self.fresh, **more}.items()), len(more)) if more else self
+
     def delete(self, key: str) -> Packed:
         """Without the key. Raises `KeyError` where it is not here."""
         if key in self.fresh:
@@ -133,8 +137,8 @@ class Packed(Struct, frozen=True, array_like=True):
             yield from leaf.names()
         yield from self.fresh
 
-    def _sorted_in(self, entries: list[Entry]) -> Packed:
-        """With the sorted entries in their leaves, and nothing fresh."""
+    def _sorted_in(self, entries: list[Entry], more: int = 1) -> Packed:
+        """With the sorted entries in their leaves, and nothing fresh. So many of them are new."""
         bounds, leaves = list(self.bounds or ("",)), list(self.leaves or (Leaf(),))
         full: list[int] = []
         start = 0
@@ -151,7 +155,7 @@ class Packed(Struct, frozen=True, array_like=True):
             parts = list(_split(bounds[at], leaves[at]))
             bounds[at : at + 1] = [bound for bound, _ in parts]
             leaves[at : at + 1] = [leaf for _, leaf in parts]
-        return Packed(tuple(bounds), tuple(leaves), Map(), self.size + 1)
+        return Packed(tuple(bounds), tuple(leaves), Map(), self.size + more)
 
 
 def _without(leaf: Leaf, key: str) -> Leaf:

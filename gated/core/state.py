@@ -7,19 +7,20 @@ standing approvals outlive a run.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal
 
 import msgspec
 from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.filed import Filed
+from gated.core.filed import Filed, Shelved
 from gated.core.history import Tally
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
-from gated.core.tickets import Ticket
+from gated.core.tickets import Ticket, batch_digest
+from gated.core.writing import Reading, Rows, from_json, write
 from gated.events import (
     AgentId,
     CallId,
@@ -106,14 +107,16 @@ class Tickets(Filed[TicketId, Ticket], frozen=True, array_like=True):
 
     @staticmethod
     def pack(value: Ticket) -> bytes:
-        return msgspec.json.encode(value, order="sorted")
+        same = value.args_sha256 == batch_digest(value.calls)
+        return _TICKETS.write(replace(value, args_sha256="") if same else value)
 
     @staticmethod
     def unpack(raw: bytes) -> Ticket:
-        return _TICKETS.decode(raw)
+        read = _TICKETS.read(raw)
+        return read if read.args_sha256 else replace(read, args_sha256=batch_digest(read.calls))
 
 
-_TICKETS: Final = msgspec.json.Decoder(Ticket)
+_TICKETS: Final = Rows(Ticket)
 
 
 class InFlight(Struct, frozen=True, array_like=True):
@@ -214,7 +217,7 @@ class RunState(Struct, frozen=True):
         return self.dfa.phase
 
 
-class Runs(Filed[RunId, RunState], frozen=True, array_like=True):
+class Runs(Shelved[RunId, RunState], frozen=True, array_like=True):
     """The runs of a thread. One that ended, and of which no outcome is to come, rests, if it did little."""
 
     @staticmethod
@@ -225,11 +228,11 @@ class Runs(Filed[RunId, RunState], frozen=True, array_like=True):
     @staticmethod
     def pack(value: RunState) -> bytes:
         given = {name: getattr(value, name) for name in RunState.__struct_fields__}
-        return _ENCODER.encode({name: each for name, each in given.items() if name not in _UNSAID or each != _UNSAID[name]})
+        return write({name: each for name, each in given.items() if name not in _UNSAID or each != _UNSAID[name]})
 
     @staticmethod
     def unpack(raw: bytes) -> RunState:
-        return _RUNS.decode(raw)
+        return _RUNS.read(raw)
 
 
 _UNSAID: Final = dict(
@@ -260,34 +263,22 @@ class ThreadState(Struct, frozen=True):
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
-
-def _enc_hook(value: Any) -> Any:
-    if isinstance(value, Map):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in a state")
-
-
-def _dec_hook(kind: Any, value: Any) -> Any:
-    if get_origin(kind) is Map or kind is Map:
-        return Map(msgspec.convert(value, dict[get_args(kind)], dec_hook=_dec_hook))  # type: ignore[misc]
-    raise TypeError(f"{kind} has no place in a state")
-
-
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_enc_hook, order="sorted")
-_RUNS: Final = msgspec.json.Decoder(RunState, dec_hook=_dec_hook)
-_STATES: Final = msgspec.json.Decoder(ThreadState, dec_hook=_dec_hook)
+_RUNS: Final = Reading(RunState)
+_STATES: Final = Reading(ThreadState)
 
 
 def dump(state: ThreadState) -> bytes:
     """A snapshot: deterministic bytes of the whole state."""
-    return _ENCODER.encode(state)
+    return write(state)
 
 
 def load(raw: bytes) -> ThreadState:
-    """The state of a snapshot. Raises `msgspec.ValidationError` for one of another shape (then fold the records)."""
+    """The state of a snapshot. Raises `msgspec.MsgspecError` for one of another shape (then fold the records)."""
     try:
-        return _STATES.decode(raw)
+        return _STATES.read(raw)
     except msgspec.ValidationError:
+        if raw[:1] != b"{":
+            raise
         return _of_one_map(msgspec.json.decode(raw))
 
 
@@ -297,7 +288,7 @@ def _of_one_map(old: Any) -> ThreadState:
         runs = {run_id: dict(run) for run_id, run in old["runs"].items()}
         for run in runs.values():
             run["calls"], run["tickets"] = (run["calls"], ()), (run["tickets"], ())
-        state = msgspec.convert({**old, "runs": (runs, ())}, ThreadState, dec_hook=_dec_hook)
+        state = from_json({**old, "runs": (runs, ())}, ThreadState)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise msgspec.ValidationError(f"no state of a thread: {error}") from error
     bound = {run.policy for run in state.runs.values()}

@@ -50,7 +50,7 @@ class Timers:
     def loaded(self, state: ThreadState) -> None:
         """A thread came into memory: where the bus tells the time, its deadlines are known to it already."""
         if self._outlet.tells_time:
-            for run_id, run in state.runs.open.items():
+            for run_id, run in state.runs.unfinished():
                 if due := next_due(run):
                     self._armed.setdefault((state.thread, run_id), due)
 

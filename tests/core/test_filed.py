@@ -8,13 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
+from msgspec.structs import replace
 
-from gated.core import packed
+from gated.core import filed, packed
 from gated.core import state as states
 from gated.core.history import Tally
 from gated.core.packed import Packed
-from gated.core.state import Calls, InFlight, Known, Runs, RunState, ThreadState
-from gated.events import AgentId, CallId, Phase, RunEnded, RunId, ThreadId
+from gated.core.state import Calls, InFlight, Known, Runs, RunState, ThreadState, Tickets
+from gated.core.tickets import Ticket
+from gated.core.writing import write, write_json
+from gated.events import (
+    AgentId,
+    Answer,
+    AnswerRule,
+    Ask,
+    CallId,
+    Embedding,
+    Phase,
+    Remember,
+    RunEnded,
+    RunId,
+    Score,
+    ThreadId,
+    TicketCall,
+    TicketId,
+)
 
 NAMES = st.sampled_from([*"abcé\n ", "", "aa", "ab", *(f"call_{number:04d}" for number in range(300))])
 WORK = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "delete"]), NAMES, st.binary(max_size=300)), max_size=400)
@@ -146,3 +164,84 @@ def test_a_state_from_before_anything_was_packed_is_read() -> None:
 def test_what_is_no_state_is_said_to_be_none(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         states.load(raw)
+
+
+# --- runs that are open and put aside --------------------------------------------------------------------------------
+
+
+ACTS = st.lists(st.tuples(st.sampled_from(["open", "open", "speak", "end", "delete"]), st.integers(0, 99)), max_size=300)
+
+
+@given(ACTS)
+def test_runs_that_are_put_aside_are_the_runs_that_they_were(acts: list[tuple[str, int]]) -> None:
+    made, meant = Runs(), dict[RunId, RunState]()
+    for what, number in acts:
+        name = RunId(f"r{number}")
+        if what == "delete":
+            if name in meant:
+                made = made.delete(name)
+                del meant[name]
+            continue
+        value = run(step_count=len(meant))
+        if what == "end":
+            value = replace(value, end="complete", ended=ENDED)
+        meant[name] = value
+        made = made.keep(name, value) if what == "speak" and name not in made.final else made.set(name, value)
+        assert made[name] == value
+        assert len(made.open) <= filed.AT_HAND
+        made = states.load(states.dump(ThreadState(ThreadId("t"), runs=made))).runs
+    assert dict(made.items()) == meant
+    assert sorted(made) == sorted(meant)
+    assert (len(made), sum(name in made for name in meant)) == (len(meant), len(meant))
+    assert dict(made.unfinished()) == {name: each for name, each in meant.items() if not each.end}
+    with pytest.raises(KeyError):
+        made.delete(RunId("nobody"))
+
+
+def test_of_many_open_runs_few_are_at_hand_and_none_is_lost() -> None:
+    runs = Runs()
+    for number in range(10 * filed.AT_HAND):
+        runs = runs.set(RunId(f"r{number}"), run(step_count=number))
+    assert len(runs.open) <= filed.AT_HAND
+    assert [runs[RunId(f"r{n}")].step_count for n in range(10 * filed.AT_HAND)] == list(range(10 * filed.AT_HAND))
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def ticket(**more: object) -> Ticket:
+    call = TicketCall(CallId("c"), "pay", {"n": 1}, "ab" * 32, embedding=Embedding("m", b"\x00\xff"), scores={"d": Score(7)})
+    asks, rules = (Ask("s", "dcbf", "c", "why"),), (AnswerRule(("user:bob",), quorum=2),)
+    return Ticket(TicketId("t1"), (call,), "ab" * 32, asks, rules, 1, 9, 8, None, False, False, **more)  # type: ignore[arg-type]
+
+
+ANSWER = Answer("bob", "reject", "d1", 5, "no", Remember("run", "pay"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ticket(),
+        ticket(state="rejected", answers=(ANSWER,), undelivered=("mail",), closed_at=5),
+        replace(ticket(state="expired"), args_sha256="other"),
+        replace(ticket(state="expired"), calls=(replace(ticket().calls[0], args={"n": 2**70}),)),
+    ],
+)
+def test_a_ticket_is_written_without_the_names_of_its_fields_and_read_again(given: Ticket) -> None:
+    assert Tickets.unpack(Tickets.pack(given)) == given
+    assert Tickets.unpack(write_json(given)) == given  # as it was written before
+
+
+@pytest.mark.parametrize("number", [7, 2**63, 2**64, -(2**70)])
+def test_a_state_with_any_number_is_written_and_read(number: int) -> None:
+    flights = Map({CallId("c"): InFlight("pay", "d", 1, 1, 1, args={"n": number, "f": 0.1, "s": "é", "l": [None, True]})})
+    state = ThreadState(ThreadId("t"), runs=Runs(Map({RunId("r"): run(in_flight=flights)})))
+    assert states.load(states.dump(state)) == state
+    assert states.load(write_json(state)) == state
+
+
+def test_what_has_no_place_in_a_state_is_not_written() -> None:
+    with pytest.raises(TypeError, match="has no place in a state"):
+        write(object())
+    with pytest.raises(TypeError, match="has no place in a state"):
+        write_json(object())

@@ -22,6 +22,7 @@ from gated.core.stages import semantic
 from gated.core.stages.semantic import MARK, MAX_MARKS, Seen, remember
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unscored
+from gated.core.writing import write_json
 from gated.documents import DocumentError
 from gated.events import (
     AgentId,
@@ -135,7 +136,7 @@ def test_the_agent_cannot_bring_scores_of_its_own() -> None:
 
 def test_a_snapshot_from_before_there_were_detectors_loads() -> None:
     made, _ = decide(load_text(HEAD, "p.yaml"), ThreadState(ThreadId("t")), intents(Wanted(C, "search")))
-    old = json.loads(states.dump(made.state))
+    old = json.loads(write_json(made.state))
     del old["semantic"]
     assert states.load(json.dumps(old).encode()) == made.state
 

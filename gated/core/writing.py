@@ -1,0 +1,138 @@
+"""How states become bytes, and bytes states: msgpack, in which every map is a byte string of its own, read with one decoder.
+
+Structs of the log are written with the names of their fields, unless they are written as rows (`Rows`): so much smaller that
+many of them are read several times as fast. What has a number beyond 64 bits, which msgpack has not, is written as JSON; so was
+everything before, and it is read still. INVARIANT: equal values are equal bytes. Of JSON objects and msgpack of structs only the
+former begin with `{`.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from immutables import Map
+from msgspec import NODEFAULT, Struct
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
+
+_EMPTY: Final = b"\x80"
+_BRACE: Final = b"{"
+_NONE: Final[Map[Any, Any]] = Map()
+
+
+def write(value: Any) -> bytes:
+    """Raises `TypeError` for what has no place in a state."""
+    try:
+        return _PACKER.encode(value)
+    except OverflowError:
+        return write_json(value)
+
+
+def write_json(value: Any) -> bytes:
+    return _JSON.encode(value)
+
+
+class Reading(Generic[T]):
+    """Reads what was written of one type. Raises `msgspec.DecodeError`."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._packed = msgspec.msgpack.Decoder(kind, dec_hook=_unpacked_map)
+        self._json = msgspec.json.Decoder(kind, dec_hook=_json_map)
+
+    def read(self, raw: bytes) -> T:
+        return (self._json if raw[:1] == _BRACE else self._packed).decode(raw)
+
+
+def from_json(value: Any, kind: type[T]) -> T:
+    """What a decoded JSON value stands for. Raises `msgspec.ValidationError`."""
+    return msgspec.convert(value, kind, dec_hook=_json_map)
+
+
+def _packed_map(value: Any) -> Any:
+    if isinstance(value, Map):
+        return _PACKER.encode(dict(value)) if value else _EMPTY
+    raise TypeError(f"{type(value).__name__} has no place in a state")
+
+
+def _unpacked_map(kind: Any, raw: Any) -> Any:
+    if raw == _EMPTY:
+        return _NONE
+    return Map(_entries_of(kind).decode(raw))
+
+
+@cache
+def _entries_of(kind: Any) -> msgspec.msgpack.Decoder[dict[Any, Any]]:
+    return msgspec.msgpack.Decoder(_dict_of(kind), dec_hook=_unpacked_map)
+
+
+@cache
+def _dict_of(kind: Any) -> Any:
+    if get_origin(kind) is not Map:
+        raise TypeError(f"{kind} has no place in a state")
+    return dict[get_args(kind)]  # type: ignore[misc]
+
+
+def _json_entries(value: Any) -> Any:
+    if isinstance(value, Map):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in a state")
+
+
+def _json_map(kind: Any, value: Any) -> Any:
+    return Map(msgspec.convert(value, _dict_of(kind), dec_hook=_json_map)) if value else _NONE
+
+
+_PACKER: Final = msgspec.msgpack.Encoder(enc_hook=_packed_map, order="sorted")
+_JSON: Final = msgspec.json.Encoder(enc_hook=_json_entries, order="sorted")
+
+
+# --- structs without the names of their fields -----------------------------------------------------------------------
+
+
+class Rows(Generic[S]):
+    """Writes and reads structs of one type as rows: they, and the structs in them, by the places of their fields."""
+
+    def __init__(self, kind: type[S]) -> None:
+        self._kind, self._row = kind, _row_of(kind)
+        self._reading = Reading[Any](self._row)
+        self._json = msgspec.json.Decoder(kind)
+
+    def write(self, value: S) -> bytes:
+        """Deterministic, like `write`."""
+        try:
+            return _PACKER.encode(msgspec.convert(value, self._row, from_attributes=True))
+        except OverflowError:
+            return write_json(value)
+
+    def read(self, raw: bytes) -> S:
+        if raw[:1] == _BRACE:
+            return self._json.decode(raw)
+        return msgspec.convert(self._reading.read(raw), self._kind, from_attributes=True)
+
+
+@cache
+def _row_of(kind: Any) -> Any:
+    """The type, with a struct written as an array in the place of each struct that is not."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return msgspec.defstruct(
+            f"{kind.__name__}Row", [_place(field) for field in msgspec.structs.fields(kind)], array_like=True
+        )
+    args, origin = get_args(kind), get_origin(kind)
+    if not args or origin is Literal:
+        return kind
+    rows = tuple(arg if arg is Ellipsis else _row_of(arg) for arg in args)
+    return reduce(or_, rows) if origin in (Union, UnionType) else origin[rows]
+
+
+def _place(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    row = _row_of(field.type)
+    if field.default is not NODEFAULT:
+        return field.name, row, field.default
+    if field.default_factory is not NODEFAULT:
+        return field.name, row, msgspec.field(default_factory=field.default_factory)
+    return field.name, row
