@@ -126,9 +126,9 @@ def marked(text: str) -> Markup:
 
 
 def _broken(text: str) -> Markup:
-    """`\\n` inside of a JSON string, followed by a break that is only to be seen."""
+    """`\\n` inside of a JSON string, followed by a break that is only to be seen and by a mark: this is no line of ours."""
     pieces = _unescaped_breaks(text)
-    return Markup('<span class="nl">\\n</span>\n').join(escape(piece) for piece in pieces)
+    return Markup('<span class="nl">\\n</span>\n<span class="cont"></span>').join(escape(piece) for piece in pieces)
 
 
 def _unescaped_breaks(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from gated.core import tickets
 from gated.core.policy import Policy
 from gated.core.state import RunState
 from gated.core.tickets import Ticket
-from gated.events import AnswerRule, CallDecided, IntentsReceived, RunId, TicketId, TicketOpened
+from gated.events import AnswerRule, CallDecided, IntentsReceived, RunId, TicketAnswered, TicketId, TicketOpened
 from gated.views import barriers_after
 
 LARGE: Final = 50_000  # bytes of arguments from which they are laid out in a thread
@@ -62,6 +62,25 @@ class Case(Struct, frozen=True):
                     if wanted.id == call:
                         return wanted.args
         return None
+
+    def became(self) -> dict[str, Any] | None:
+        """What an edit made of the arguments, where it superseded this ticket."""
+        for body in self.thread.of(self.run_id) if self.ticket.state == "superseded" else ():
+            if any(
+                isinstance(d, TicketAnswered) and (d.ticket, d.state) == (self.ticket.id, "superseded") for d in body.decisions
+            ):
+                opened = [d.calls[0].args for d in body.decisions if isinstance(d, TicketOpened)]
+                decided = [d.args for d in body.decisions if isinstance(d, CallDecided) and d.args is not None]
+                return next(iter([*opened, *decided]), None)
+        return None
+
+    def changes(self) -> list[shown.DiffLine]:
+        """What an edit has changed: on the ticket that it superseded, and on the one that it led to."""
+        args = self.opened.calls[0].args
+        asked, became = self.asked(), self.became()
+        if became is not None:
+            return shown.diff(args, became)
+        return shown.diff(asked, args) if asked is not None else []
 
 
 async def find(visit: Visit) -> Case | None:
@@ -142,7 +161,6 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
     pending = ticket.state == "pending"
     after = barriers_after(case.thread.state, case.run_id, case.policy, opened.calls[0]) if pending and not ticket.atomic else {}
     answered = any(answer.by == visit.me.name for answer in ticket.answers)
-    asked = case.asked()
     decided = case.decided()
     return {
         **of_run(visit, case.thread, case.run_id, case.policy),
@@ -158,12 +176,12 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "answered": answered,
         "counts": not answered or any(rule.stages for rule in ticket.rules),  # another yes of the same person
         "decision_id": uuid.uuid4().hex,
-        "rules": [rule_in_words(rule, ticket, case.groups) for rule in ticket.rules],
+        "rules": dict.fromkeys(rule_in_words(rule, ticket, case.groups) for rule in ticket.rules),
         "findings": _findings(case, decided),
         "followed_by": case.followed_by(),
         "may_answer_for": pending and all(rule.may_answer for rule in ticket.rules) and not ticket.atomic,
         "final": next((d for d in reversed(decided) if d.decision != "suspend"), None),
-        "changes": shown.diff(asked, opened.calls[0].args) if asked is not None else [],
+        "changes": case.changes(),
         "curves": curves(case.thread, case.run_id, after),
         "machines": machines(case.thread, case.run_id, case.policy),
         "similar": await visit.desk.past.similar(

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ FLAGS = [
     "--disable-dev-shm-usage",
     "--window-size=1280,900",
 ]
+
+AXE = resources.files("axe_core_python").joinpath("axe.min.js")
+RUN_AXE = """
+const done = arguments[arguments.length - 1];
+const rules = { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] };
+const told = (found) => found.nodes.map((node) => `${found.id}: ${node.html.slice(0, 160)}`);
+axe.run(document, rules).then(({ violations }) => done(violations.flatMap(told)), (error) => done([String(error)]));
+"""
 
 
 class Browser:
@@ -94,6 +103,13 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds that keeps somebody from using the page, by the rules of WCAG 2.1 AA and by good practice."""
+        self.driver.execute_script(AXE.read_text())
+        found = self.driver.execute_async_script(RUN_AXE)
+        assert isinstance(found, list)
+        return found
 
     def complaints(self) -> list[str]:
         """What the browser's console says that is worse than information: a breach of the page's policy, an error.

@@ -12,6 +12,7 @@ from selenium.common.exceptions import StaleElementReferenceException
 
 from console.browser import Browser, browser
 from console.world import World, world
+from gated import client
 from patience import PATIENCE
 
 REFUND = {"customer": "c-1", "amount": 40, "reason": "outage"}
@@ -118,6 +119,8 @@ def test_a_call_is_edited_in_a_form_with_a_difference_before_it_is_sent(made: Wo
         assert [mark.text for mark in ana.all("mark")] == ["42", "12"]
         ana.press("[data-approve]")
         ana.sees("Your edit was taken.")
+        ana.sees("What the edit changed")
+        assert [mark.text for mark in ana.all("mark")] == ["42", "12"]
         verdict = call.verdict()
         assert (verdict.decision, verdict.edited) == ("allow", True)
         assert verdict.args == {"customer": "c-3", "amount": 12, "reason": "outage\nof three days"}
@@ -298,9 +301,47 @@ def test_every_page_fits_every_width_and_can_be_read(made: World, ana: Browser, 
                 assert over <= 0, f"{path} is {over} px too wide at {width}"
             assert ana.script(CONTRAST) == [], f"{path} in {theme}"
             assert ana.script(NAMELESS) == [], path
+            assert ana.barriers() == [], path
             assert len(ana.all("h1")) == 1
             assert ana.script("return document.documentElement.lang") == "en"
         ana.size(1280)
+
+
+def test_what_opens_on_a_page_keeps_nobody_out(made: World, ana: Browser) -> None:
+    with made.waiting("payer", "refund", {"customer": "c-10", "amount": 49}) as call:
+        ana.open("/")
+        ana.key("?")
+        ana.sees("next, previous line", "dialog")
+        assert ana.barriers() == []
+        ana.open("/")
+        ana.press(".menu summary")
+        assert ana.barriers() == []
+        ana.open(call.path)
+        ana.press(".remember summary")
+        assert ana.barriers() == []
+        ana.press("[data-edit]")
+        ana.type("#f0", "9999")
+        ana.press("form.form button.go")
+        ana.sees("The tool's schema does not take it")
+        assert ana.barriers() == []
+        ana.type("#f0", "12")
+        ana.press("form.form button.go")
+        ana.sees("What your edit changes")
+        assert ana.barriers() == []
+
+
+def test_an_atomic_batch_keeps_nobody_out(made: World, ana: Browser) -> None:
+    async def ask() -> str:
+        async with made.bus.agent("payer") as gate:
+            calls = [client.Call("refund", {"customer": f"c-{n}", "amount": n}, id=f"b{n}") for n in (1, 2)]
+            first, _ = await gate.run().check_batch(calls, mode="atomic")
+            return str(first.ticket)
+
+    ana.open(made.path(made.portal.call(ask)))
+    ana.sees("and 1 more call")
+    ana.sees("Arguments of refund, call 2 of 2")
+    assert ana.text(".rules").count("One of leads") == 1
+    assert ana.barriers() == []
 
 
 def test_the_chosen_colours_hold_against_those_of_the_system(made: World, ana: Browser) -> None:

@@ -44,7 +44,7 @@ def test_no_character_is_invisible_and_the_full_view_is_the_value(value: Any) ->
 
 @given(VALUES)
 def test_only_our_tags_are_markup(value: Any) -> None:
-    allowed = r'<bdi class="[ksnl]">|</bdi>|<span class="(esc|nl|more)">|</span>'
+    allowed = r'<bdi class="[ksnl]">|</bdi>|<span class="(esc|nl|cont|more)">|</span>'
     for line in show(value, full=False).lines:
         assert "<" not in re.sub(allowed, "", line)
 
@@ -142,3 +142,8 @@ def test_a_change_inside_of_a_long_text_is_shown_with_what_is_around_it() -> Non
 def test_values_that_are_too_large_to_compare_say_so() -> None:
     (line,) = diff(list(range(DIFF_LINES + 1)), list(range(DIFF_LINES + 1)))
     assert "too many lines" in line.text
+
+
+def test_a_line_within_a_text_is_marked_so_that_it_cannot_pass_for_one_of_ours() -> None:
+    (_, line, _) = show({"note": 'x\n  "amount": 1'}, full=True).lines
+    assert line.count('\n<span class="cont"></span>') == line.count("\n") == 1
