@@ -19,7 +19,7 @@ import typer
 from gated import wire
 from gated.cli.beside import users_file
 from gated.cli.help import single
-from gated.cli.output import Prefix, fail, run_async, say
+from gated.cli.output import Authority, Prefix, fail, run_async, say
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
@@ -45,7 +45,7 @@ def console(
     users: Annotated[Path | None, typer.Option(help="File of users; console/users.json in the folder.")] = None,
     nats_url: Annotated[str | None, typer.Option("--nats", help="URL of a NATS server of yours.")] = None,
     bus: Annotated[Path | None, typer.Option(help="File of bus passwords by login; bus/bus.json in the folder.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate that the NATS server's is signed with.")] = None,
+    tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
     oidc_issuer: Annotated[str, typer.Option(help="Address of an OpenID provider to log in with.")] = "",
     oidc_client: Annotated[str, typer.Option(help="The console's client id there.")] = "",
@@ -67,7 +67,7 @@ def console(
         setup=secrets.token_urlsafe(24) if is_loopback(host) else "",
         prefix=prefix,
         oidc=_oidc(oidc_issuer, oidc_client, oidc_secret, oidc_claim, oidc_name),
-        tls=_trusting(ca),
+        tls=_trusting(tls_ca),
     )
     if while_stdin:
         os.nice(NICE)

@@ -18,7 +18,7 @@ from rich.markup import escape
 from gated import wire
 from gated.cli import beside
 from gated.cli.help import single
-from gated.cli.output import CANNOT, NO, Prefix, fail, run_async, say
+from gated.cli.output import CANNOT, NO, Authority, Prefix, fail, run_async, say
 from gated.console.people import People
 from gated.core.policy import Policy
 from gated.ingress import is_id
@@ -179,9 +179,7 @@ def serve(
     ] = "",
     user: Annotated[str, typer.Option(envvar="GATED_NATS_USER", help="User of the daemon.")] = "",
     creds: Annotated[Path | None, typer.Option(help="A NATS credentials file (`.creds`), instead of user and password.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Certificate authority of the NATS server (PEM), instead of the system's.")
-    ] = None,
+    tls_ca: Authority = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The daemon's own certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, where the certificate's file does not hold it.")] = None,
     prefix: Prefix = wire.PREFIX,
@@ -229,8 +227,7 @@ def serve(
         if workers > 1:
             raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
         url = nats_url if nats_url or log == "nats:" else log if cluster else ""
-        files = {"creds": _text(creds), "ca": _text(tls_ca), "cert": _text(tls_cert), "key": _text(tls_key)}
-        told = login(url, os.environ, user=user or None, **files)
+        told = login(url, os.environ, user=user, creds=creds, ca=tls_ca, cert=tls_cert, key=tls_key)
         channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
         settings = Settings(
             told.url,
@@ -273,10 +270,6 @@ def serve(
         return worker_command(options, [flag for flag, given in flags.items() if given])
 
     _run(work)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _print_checkpoint(note: str) -> None:

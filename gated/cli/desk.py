@@ -23,6 +23,7 @@ from gated import wire
 from gated.errors import GatedError
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.dialling import Unreachable, dial
+from gated.shell.login import login
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from gated.units import rfc3339
@@ -51,6 +52,7 @@ class Whereabouts(Struct, frozen=True):
     user: str | None = None
     password: str | None = None
     creds: Path | None = None
+    ca: Path | None = None
     prefix: str = wire.PREFIX
 
 
@@ -186,11 +188,10 @@ class Desk:
 async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[Desk]:
     """Connect; with `stay`, again and again for as long as the block runs. Raises `DeskError`."""
     url, options = await _credentials(where)
-
     client: Client = SturdyClient()
     reconnection: dict[str, Any] = {"allow_reconnect": stay, "max_reconnect_attempts": -1 if stay else 1, "connect_timeout": 3}
     try:
-        await dial(client, url, 5, inbox_prefix=inbox_prefix("approver", where.by), **reconnection, **options)
+        await dial(client, url, 5, **{**options, "inbox_prefix": inbox_prefix("approver", where.by)}, **reconnection)
     except Unreachable as error:
         raise DeskError(str(error), absent=True) from error
     try:
@@ -206,18 +207,18 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
 
 async def _credentials(where: Whereabouts) -> tuple[str, dict[str, Any]]:
     if where.url is not None:
-        given = {"user": where.user, "password": where.password, "user_credentials": where.creds and str(where.creds)}
-        return where.url, {key: value for key, value in given.items() if value is not None}
+        told = login(where.url, user=where.user, password=where.password, creds=where.creds, ca=where.ca)
+        return told.url, told.credentials
     try:
         bus = json.loads(await anyio.Path(where.data / "bus" / "bus.json").read_text())
     except OSError as error:
         what = f"no gate runs with the folder `{where.data.absolute()}`: start one with `gated up`, or give `--nats`"
         raise DeskError(what, absent=True) from error
-    login = f"approver:{where.by}"
-    if login not in bus["users"]:
+    user = f"approver:{where.by}"
+    if user not in bus["users"]:
         known = ", ".join(sorted(name.removeprefix("approver:") for name in bus["users"] if name.startswith("approver:")))
         raise DeskError(f"`{where.by}` is no approver of this gate; it knows {known}", absent=True)
-    return bus["url"], {"user": login, "password": bus["users"][login]}
+    return bus["url"], {"user": user, "password": bus["users"][user]}
 
 
 def _answers(said: dict[str, Any]) -> bool:

@@ -18,9 +18,10 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated import ingress, wire
-from gated.cli.output import CANNOT, NO, Prefix, fail, run_async
+from gated.cli.output import CANNOT, NO, Authority, Prefix, fail, run_async
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.dialling import dial
+from gated.shell.login import login
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
 from gated.wire import Origin
@@ -45,6 +46,7 @@ class Place(Struct, frozen=True):
     url: str | None = None
     password: str | None = None
     creds: Path | None = None
+    ca: Path | None = None
     prefix: str = wire.PREFIX
 
 
@@ -54,10 +56,11 @@ def place_of(
     nats: Nats = None,
     password: Password = None,
     creds: Creds = None,
+    tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
 ) -> Place:
     """The options of every command that an operator gives."""
-    return Place(name, data, nats, password, creds, prefix if nats else wire.PREFIX)
+    return Place(name, data, nats, password, creds, tls_ca, prefix if nats else wire.PREFIX)
 
 
 class Operator:
@@ -142,9 +145,9 @@ class Operator:
 async def operate(place: Place) -> AsyncIterator[Operator]:
     """Connect as the operator. Ends the command where no gate is found."""
     url, options = await _credentials(place)
-    prefix = inbox_prefix("operator", place.name)
+    options["inbox_prefix"] = inbox_prefix("operator", place.name)
     client = SturdyClient()
-    await dial(client, url, SECONDS, inbox_prefix=prefix, allow_reconnect=False, connect_timeout=3, **options)
+    await dial(client, url, SECONDS, allow_reconnect=False, connect_timeout=3, **options)
     try:
         operator = Operator(client, place.name, place.prefix)
         await client.subscribe(f"{place.prefix}.out.*.*.operator.{place.name}", cb=operator.hear)
@@ -158,8 +161,8 @@ async def operate(place: Place) -> AsyncIterator[Operator]:
 async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
     user = f"operator:{place.name}"
     if place.url is not None:
-        given = {"user_credentials": str(place.creds)} if place.creds else {"user": user, "password": place.password or ""}
-        return place.url, given
+        told = login(place.url, user=user, password=place.password, creds=place.creds, ca=place.ca)
+        return told.url, told.credentials
     try:
         bus = json.loads(await anyio.Path(place.data / "bus" / "bus.json").read_text())
     except OSError:

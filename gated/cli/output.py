@@ -31,6 +31,10 @@ Keys = Annotated[
 ]
 
 WHOLE: Final = ("at", "opened")  # columns that are never cut: half a time says nothing
+Authority = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", envvar="GATED_NATS_CA", help="Certificate authority of the NATS server (PEM), not the system's."),
+]
 Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject of the gate.")]
 
 NO, CANNOT = 1, 2

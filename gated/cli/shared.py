@@ -8,6 +8,9 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
 
+from gated.shell.login import login
+from gated.wire import PREFIX
+
 Command = Callable[..., None]
 
 
@@ -38,6 +41,9 @@ def taking(makes: Callable[..., Any]) -> Callable[[Command], Command]:
 
 
 def of_environment(nats: str | None) -> dict[str, Any]:
-    """What the environment says of a server of one's own: as whom, and the first token of its gate's subjects."""
-    names = {"user": "GATED_NATS_USER", "password": "GATED_NATS_PASSWORD", "prefix": "GATED_PREFIX"}
-    return {key: os.environ[name] for key, name in names.items() if name in os.environ} if nats else {}
+    """What the environment says of a server of one's own: as whom, whom to trust, and the first token of its gate's subjects."""
+    if not nats:
+        return {}
+    told = login(nats).credentials
+    del told["inbox_prefix"]  # of the agent, whoever logs in
+    return {**told, "prefix": os.environ.get("GATED_PREFIX", PREFIX)}

@@ -15,7 +15,7 @@ from msgspec import Struct, UnsetType
 from rich.markup import escape
 
 from gated.cli.operator import Creds, Name, Nats, Operator, Password, Place, checked_id, operate
-from gated.cli.output import CANNOT, NO, Json, Keys, console, fail, run_async, say, say_json, some, table
+from gated.cli.output import CANNOT, NO, Authority, Json, Keys, console, fail, run_async, say, say_json, some, table
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
@@ -134,6 +134,7 @@ def erase_(
     nats: Nats = None,
     password: Password = None,
     creds: Creds = None,
+    tls_ca: Authority = None,
     json_: Json = False,
 ) -> None:
     """Erase the key of a subject, and with it all that is sealed under it, here and in every copy of the log.
@@ -145,7 +146,7 @@ def erase_(
     wish = _subject(subject, thread, label)
     checked_id(name, "operator")
     folder = folder_of(log, keys)
-    place = Place(name, data or Path(log).parent, nats or (log if log.startswith(SCHEMES[1:]) else None), password, creds)
+    place = Place(name, data or Path(log).parent, nats or (log if log.startswith(SCHEMES[1:]) else None), password, creds, tls_ca)
 
     async def work() -> Erased:
         asked, places = await _found(log, wish, reason, name, folder)

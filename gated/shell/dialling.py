@@ -7,6 +7,7 @@ connected it reconnects by itself, and errors go to whoever listens for them.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ class Unreachable(GatedError):
 async def dial(client: Client, url: str, seconds: float, listener: Listener | None = None, **options: Any) -> None:
     """Connect `client` within `seconds`; `url` may be several, with commas between. `listener` hears errors from then on.
 
-    Raises `Unreachable`: at once where the server does not let this user in.
+    Raises `Unreachable`: at once where the server does not let this user in, or is not the one that it should be.
     """
     heard: list[Exception] = []
 
@@ -38,9 +39,9 @@ async def dial(client: Client, url: str, seconds: float, listener: Listener | No
             if listener is not None:
                 await listener(error)
             return
-        if not any(map(is_shut_out, heard)):  # after these words the server closes, and that is an error too
+        if not any(map(_final, heard)):  # after these words the server closes, and that is an error too
             heard[:] = [error]
-        if is_shut_out(error):
+        if _final(error):
             raise error  # the client would try again
 
     _check(url)
@@ -65,6 +66,11 @@ def _check(url: str) -> None:
             raise Unreachable(f"`{one}` is no address of a NATS server: write one like `nats://127.0.0.1:4222`")
 
 
+def _final(error: Exception) -> bool:
+    """Whether trying again would not help."""
+    return is_shut_out(error) or isinstance(error, ssl.SSLCertVerificationError)
+
+
 def is_shut_out(error: Exception) -> bool:
     """Whether the server does not let this user in."""
     return "authorization violation" in str(error).lower()
@@ -77,6 +83,8 @@ def _why(error: Exception, options: dict[str, Any], seconds: float) -> str:
         if options.get("user_credentials"):
             return "the server does not let in these credentials"
         return "the server lets nobody in without a user and a password"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted here, {error.verify_message}: name its authority with --tls-ca or GATED_NATS_CA"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there: is the server running?"
     if isinstance(error, ConnectionResetError | UnexpectedEOF):  # it closes at once, and its own words may be lost

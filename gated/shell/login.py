@@ -50,10 +50,10 @@ class Login(Struct, frozen=True):
         return made if tls is None else {**made, "tls": tls}
 
 
-def login(url: str = "", environment: Mapping[str, str] = os.environ, **told: str | None) -> Login:
+def login(url: str = "", environment: Mapping[str, str] = os.environ, **told: str | Path | None) -> Login:
     """What was told, and for the rest the environment. Raises `BusError` for files that cannot be read."""
     names = ("user", "password", "creds", "ca", "cert", "key")
-    fields = {name: told.get(name) or environment.get(f"GATED_NATS_{name.upper()}", "") for name in names}
+    fields = {name: str(told.get(name) or "") or environment.get(f"GATED_NATS_{name.upper()}", "") for name in names}
     file = environment.get("GATED_NATS_PASSWORD_FILE", "")
     if file and not fields["password"]:
         fields["password"] = _secret(file)

@@ -17,10 +17,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import anyio
 import nats.protocol.parser as protocol
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError
+
+CLOSE_SECONDS: Final = 2.0
 
 # the protocol's spaces are these two; the module's own patterns take `\s`
 protocol.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)\r\n")
@@ -109,10 +112,13 @@ class SturdyClient(Client):
             await self._error_cb(error)
 
     async def close(self) -> None:
-        """A connection that is broken already cannot be flushed, and is as closed as any."""
+        """A connection that is broken already cannot be flushed, and is as closed as any; after a TLS handshake that failed, the
+        end of the connection is never told (Python 3.11), and whoever waits for it waits for ever."""
         self._ended = True
-        with suppress(OSError):
+        with suppress(OSError), anyio.move_on_after(CLOSE_SECONDS):
             await super().close()
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
 
     async def _connect_to_server(self, server: Any) -> None:
         """A task that reconnects can lose its cancellation (to a timeout of the same moment), and would try for ever."""

@@ -316,5 +316,5 @@ def test_the_log_of_a_cluster_is_followed_as_a_file_is(log: Path, monkeypatch: p
 def test_an_authority_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     for ca in (tmp_path / "ca.pem", tmp_path / "absent.pem"):
-        status, _, error = gated("console", "--data", tmp_path, "--ca", ca)
+        status, _, error = gated("console", "--data", tmp_path, "--tls-ca", ca)
         assert (status, f"the certificate authority `{ca}` cannot be used" in error) == (2, True)

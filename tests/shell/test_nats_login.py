@@ -26,7 +26,7 @@ from deploy.real_server import running
 from gated.shell.bus import BusError
 from gated.shell.nats_login import client_context, credentials_file
 from patience import PATIENCE, blocking_until
-from shell.live import write_policy
+from shell import live
 
 PEM = serialization.Encoding.PEM
 
@@ -60,8 +60,8 @@ class Authority:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, url: str, *options: object) -> Iterator[subprocess.Popen[bytes]]:
-    write_policy(folder)
+def serving(folder: Path, url: str, *options: object, policy: str = live.POLICY) -> Iterator[subprocess.Popen[bytes]]:
+    live.write_policy(folder, policy)
     command = [sys.executable, "-m", "gated", "serve", "--nats", url, "--policy", str(folder / "policy.yaml")]
     with (folder / "serve.out").open("wb") as out:
         made = subprocess.Popen([*command, "--log", str(folder / "gate.db"), *map(str, options)], stdout=out, stderr=out)
@@ -113,6 +113,48 @@ def test_a_private_authority_and_a_client_certificate(tmp_path: Path, tls_server
         assert "cannot connect" in outcome(tmp_path, made)
     with serving(tmp_path, tls_server, *own[:2]) as made:
         assert "cannot connect" in outcome(tmp_path, made)
+
+
+POLICY = """
+version: 1
+agents: {worker: {checks: [privilege], allowed_tools: [Read, pay], approval_required: [pay]}}
+approvals: {default: {approvers: [user:ana]}}
+"""
+ASK = """
+import sys
+from gated.cli.shared import of_environment
+from gated.client import sync
+with sync.connect(sys.argv[1], agent="worker", **of_environment(sys.argv[1])) as gate, gate.run(run="r", task="t") as run:
+    run.check("pay", {})
+    run.detach()
+"""
+
+
+def test_everybody_trusts_the_private_authority_that_they_are_told_of(tmp_path: Path, tls_server: str) -> None:
+    """Found by reading: only `gated serve` could be told; who answers, operates or asks was at a loss."""
+    files = {"CA": "ca.crt", "CERT": "daemon.crt", "KEY": "daemon.key"}
+    told = (
+        os.environ | {f"GATED_NATS_{name}": str(tmp_path / file) for name, file in files.items()} | {"GATED_NATS_URL": tls_server}
+    )
+    nobody = {name: value for name, value in told.items() if name != "GATED_NATS_CA"}
+
+    def gated(*words: str, environment: dict[str, str] = told) -> tuple[int, str]:
+        command = [sys.executable, "-m", "gated", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    own = ("--tls-ca", tmp_path / "ca.crt", "--tls-cert", tmp_path / "daemon.crt", "--tls-key", tmp_path / "daemon.key")
+    with serving(tmp_path, tls_server, *own, policy=POLICY) as made:
+        assert outcome(tmp_path, made) == "ready"
+        asked = [sys.executable, "-c", ASK, tls_server]
+        assert subprocess.run(asked, env=told, timeout=PATIENCE, check=False).returncode == 0
+        (ticket,) = json.loads(gated("tickets", "ls", "--as", "ana", "--json")[1])
+        approve = f"tickets approve {ticket['ticket']} --as ana"
+        for command in (approve, "doctor", "runs can-i r", f"tickets ls --tls-ca {tmp_path / 'ca.crt'}"):
+            assert gated(*command.split())[0] == 0, command
+        for command in ("tickets ls", "doctor", "mcp --agent worker -- cat"):
+            status, said = gated(*command.split(), environment=nobody)
+            assert (status, "its certificate is not trusted here" in said) == (2, True), said
 
 
 def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
