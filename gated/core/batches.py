@@ -57,7 +57,6 @@ def _judge_atomic(turn: Turn, calls: list[Call], refused: bool, kept_out: bool) 
 def rehearse(turn: Turn, calls: list[Call], judge: Callable[[Turn, Call], Judged]) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
-    trial.unscored, trial.unfollowed = turn.unscored, turn.unfollowed
     verdicts: list[Judged] = []
     for call in calls:
         judged = judge(trial, call)
@@ -67,6 +66,8 @@ def rehearse(turn: Turn, calls: list[Call], judge: Callable[[Turn, Call], Judged
         if judged.ends is not None and judged.decided.code == "ceilings.hops":
             trial.do(judged.ends)
     turn.cover = trial.cover
+    turn.unscored += trial.unscored
+    turn.unfollowed += trial.unfollowed
     return verdicts
 
 

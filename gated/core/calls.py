@@ -40,15 +40,15 @@ from gated.events import (
 
 def receive_each(turn: Turn, intents: IntentsReceived, barred: tuple[str, str] | None) -> None:
     """Decide the calls of a message one after another, each on what those before it left."""
-    run = turn.opened
-    others = len(run.in_flight) if run is not None else 0
+    run, nesting = turn.opened, intents.nesting
+    others = 0 if run is None else len(run.in_flight)
     for wanted in intents.calls:
         if wanted.refused is not None:
             turn.refuse(wanted.refused, wanted.why or "", wanted.id)
         elif barred is not None:
             turn.turn_away(denied(call_of(wanted, "inferred", 0), *barred, known=False, hop=False))
         else:
-            each(turn, call_of(wanted, intents.nesting, others))
+            each(turn, call_of(wanted, nesting, others))
 
 
 def call_of(wanted: Wanted, nesting: str, others: int) -> Call:
@@ -71,7 +71,7 @@ def call_of(wanted: Wanted, nesting: str, others: int) -> Call:
 
 def open_run(turn: Turn, agent: AgentId, intents: IntentsReceived) -> tuple[str, str] | None:
     """An intent with no start before it opens the run, if its agent may; else why not."""
-    if turn.opened is not None or all(wanted.refused is not None for wanted in intents.calls):
+    if all(wanted.refused is not None for wanted in intents.calls):
         return None
     barred = may_open(turn, agent, by_operator=False, elsewhere=intents.open_elsewhere)
     if barred is None:
@@ -267,7 +267,7 @@ def _note_unfollowed(turn: Turn, call: Call, scope: Scope) -> None:
     known = call.links or {}
     paths = tuple(path for path in scope.paths_to_resolve(call.tool, call.args) if path not in known)
     if paths:
-        turn.unfollowed.append(Unfollowed(call.id, paths))
+        turn.unfollowed += (Unfollowed(call.id, paths),)
 
 
 def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.SemanticRules) -> None:
@@ -275,7 +275,7 @@ def _note_unscored(turn: Turn, hearing: pipeline.Hearing, rules: semantic.Semant
     if any(stage == "semantic" for stage, _ in hearing.profile.stages):
         detectors = semantic.unasked(rules, hearing.state.semantic, call.tool, call.args, call.scores)
         if detectors:
-            turn.unscored.append(Unscored(call.id, call.tool, call.args, detectors))
+            turn.unscored += (Unscored(call.id, call.tool, call.args, detectors),)
 
 
 def _over_watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:

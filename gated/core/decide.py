@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from gated.core import answers, batches, calls, foresee, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
-from gated.core.redaction.cover import Seen, is_clear, look
+from gated.core.redaction.cover import is_clear, look
 from gated.core.state import RunState, ThreadState
 from gated.core.turn import Registry, Reply, Turn, Unfollowed, Unscored, may_speak
 from gated.events import (
@@ -74,9 +74,12 @@ class Step(Struct, frozen=True):
 def step(registry: Registry, state: ThreadState, run_id: RunId, observation: Observation, at: int) -> Step:
     """`at` is when the bus stored the input (µs); within a thread it never goes back."""
     turn = Turn(registry, state, run_id, at)
-    seen = _look(turn, observation)
-    _dispatch(turn, observation if seen is None else seen.decided)
-    return Step(tuple(turn.decisions), tuple(turn.replies), turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed))
+    _handle(turn, observation)
+    return _step(turn, turn.state)
+
+
+def _step(turn: Turn, state: ThreadState) -> Step:
+    return Step(tuple(turn.decisions), tuple(turn.replies), state, turn.at, turn.unscored, turn.unfollowed)
 
 
 def record(
@@ -94,58 +97,61 @@ def record(
     key of the subject, whose data is to be sealed, is not at hand.
     """
     turn = Turn(registry, state, run_id, at)
-    seen = _look(turn, observation)
-    _dispatch(turn, observation if seen is None else seen.decided)
-    decisions, replies = tuple(turn.decisions), tuple(turn.replies)
-    if not decisions:
-        return Step(decisions, replies, turn.state, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), None
-    said = _writable(state, run_id, observation if seen is None else seen.recorded)
-    redacted, subject, sealed = (UNSET, UNSET, UNSET) if before is None else (before.redacted, before.subject, before.sealed)
+    recorded = _handle(turn, observation)
+    if not turn.decisions:
+        return _step(turn, turn.state), None
+    if isinstance(recorded, ResolutionReceived) and recorded.links:
+        recorded = _without_sealed_links(state, run_id, recorded)
+    redacted: tuple[str, ...] | UnsetType = UNSET
+    subject: str | UnsetType = UNSET
+    sealed: str | UnsetType = UNSET
+    if before is not None:
+        redacted, subject, sealed = before.redacted, before.subject, before.sealed
     if turn.cover is not None and turn.vault is not None:
         redacted = tuple(turn.cover.places) or UNSET
         if turn.subject and not isinstance(observation, ErasureRequested):
-            subject, sealed = turn.subject, UNSET if said is observation else turn.vault.seal_text(as_said(observation))
-    body = Body(
-        v=VERSION,
-        thread=state.thread,
-        run=run_id,
-        seq=state.seq + 1,
-        at=turn.at,
-        kind=kind_of(observation),
-        observation=said,
-        decisions=decisions,
-        policy=registry.current.digest,
-        prev=state.head or GENESIS,
-        input=input,
-        redacted=redacted,
-        subject=subject,
-        sealed=sealed,
+            subject, sealed = turn.subject, UNSET if recorded is observation else turn.vault.seal_text(as_said(observation))
+    seq = state.seq + 1
+    made = seal(
+        Body(
+            VERSION,
+            state.thread,
+            run_id,
+            seq,
+            turn.at,
+            kind_of(observation),
+            recorded,
+            tuple(turn.decisions),
+            registry.current.digest,
+            state.head or GENESIS,
+            (),
+            input,
+            redacted,
+            subject,
+            sealed,
+        )
     )
-    made = seal(body)
-    after = advance(turn.state, body.seq, body.at, made.hash, input)
-    return Step(decisions, replies, after, turn.at, tuple(turn.unscored), tuple(turn.unfollowed)), made
+    return _step(turn, advance(turn.state, seq, turn.at, made.hash, input)), made
 
 
-def _look(turn: Turn, observation: Observation) -> Seen | None:
-    """What of an observation is taken out before it is written, by the policy of its run; usually nothing."""
+def _handle(turn: Turn, observation: Observation) -> Observation:
+    """Decide, and give what is to be recorded of the observation: by the policy of its run, something may be taken out of it."""
     vault, redactor = turn.vault, turn.policy.redactor
     if vault is None or is_clear(observation, redactor):
-        return None
+        _dispatch(turn, observation)
+        return observation
     seen = look(observation, _tool_of(turn.opened, observation), redactor, vault)
     turn.cover = seen.cover
-    return seen
+    _dispatch(turn, seen.decided)
+    return seen.recorded
 
 
-def _writable(state: ThreadState, run_id: RunId, observation: Observation) -> Observation:
+def _without_sealed_links(state: ThreadState, run_id: RunId, said: ResolutionReceived) -> ResolutionReceived:
     """An approval without where the paths of sealed arguments lead: they would say what was taken out."""
-    if not isinstance(observation, ResolutionReceived) or not observation.links:
-        return observation
     run = state.runs.get(run_id)
-    if run is None:
-        return observation
-    ticket = run.tickets.get(observation.ticket)
+    ticket = None if run is None else run.tickets.get(said.ticket)
     sealed = {call.call for call in ticket.calls if call.sealed is not None} if ticket is not None else set()
-    return replace(observation, links={call: found for call, found in observation.links.items() if call not in sealed})
+    return replace(said, links={call: found for call, found in said.links.items() if call not in sealed})
 
 
 def _tool_of(run: RunState | None, observation: Observation) -> str | None:
@@ -197,7 +203,9 @@ def _dispatch(turn: Turn, observation: Observation) -> None:
 
 def _intents(turn: Turn, intents: IntentsReceived) -> None:
     agent = AgentId(intents.by.name)
-    barred = may_speak(turn, agent) or calls.open_run(turn, agent, intents)
+    barred = may_speak(turn, agent)
+    if barred is None and turn.opened is None:
+        barred = calls.open_run(turn, agent, intents)
     if intents.mode == "atomic" and barred is None and turn.opened is not None:
         batches.receive_atomic(turn, intents)
     else:

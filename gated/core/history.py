@@ -29,6 +29,7 @@ class Tally(Struct, frozen=True):
     recent: tuple[str, ...] = ()
 
     def admit(self, tool: str, reserved_microusd: int, window: int = WINDOW) -> Tally:
+        """`window` is at least 2."""
         return Tally(
             self.opened_at,
             self.calls + 1,
@@ -37,7 +38,7 @@ class Tally(Struct, frozen=True):
             self.cost_microusd + reserved_microusd,
             self.tokens,
             self.counts.set(tool, self.counts.get(tool, 0) + 1),
-            (*self.recent[1 - window :], tool) if window > 1 else (tool,),
+            (*self.recent[1 - window :], tool),
         )
 
     def without(self, part: Tally) -> Tally:

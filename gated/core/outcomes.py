@@ -145,7 +145,7 @@ def _reading(
     result = [content, facts] if facts else content
     detectors = semantic.unread(rules, tool, result, reading)
     if detectors:
-        turn.unscored.append(Unscored(call, tool, result, detectors, result=True))
+        turn.unscored += (Unscored(call, tool, result, detectors, result=True),)
     return semantic.read(rules, tool, status, result, reading)
 
 

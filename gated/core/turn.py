@@ -104,7 +104,6 @@ class Turn:
         "registry",
         "replies",
         "run_id",
-        "seq",
         "state",
         "subject",
         "unfollowed",
@@ -117,26 +116,27 @@ class Turn:
     profile: Profile
     vault: Vault | None
     subject: str
+    unscored: tuple[Unscored, ...]
+    unfollowed: tuple[Unfollowed, ...]
 
     def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int, cover: Cover | None = None) -> None:
         self.registry = registry
         self.state = state
         self.run_id = run_id
-        self.at = max(at, state.at)
-        self.seq = state.seq + 1
+        self.at = at if at > state.at else state.at
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
-        self.unscored: list[Unscored] = []
-        self.unfollowed: list[Unfollowed] = []
+        self.unscored = self.unfollowed = ()
         self.cover = cover
-        self._look()
+        self._bind()
 
-    def _look(self) -> None:
-        runs = self.state.runs
+    def _bind(self) -> None:
+        """Find the run, and what it is bound to."""
+        registry, runs = self.registry, self.state.runs
         run = self.opened = runs.open.get(self.run_id) or runs.get(self.run_id)
-        self.policy = self.registry.current if run is None else self.registry.known[run.policy]
-        self.profile = self.policy.nobody if run is None else self.policy.profile(run.agent)
-        self.vault, self.subject, kind = self.registry.vault, "", self.policy.redactor.subject
+        policy = self.policy = registry.current if run is None else registry.known[run.policy]
+        self.profile = policy.nobody if run is None else policy.profile(run.agent)
+        self.vault, self.subject, kind = registry.vault, "", policy.redactor.subject
         if kind is not None and self.vault is not None:
             self.subject = subject_of(kind, self.state.thread, self.run_id, {} if run is None else run.labels)
             self.vault = self.vault.of_subject(self.subject)
@@ -151,12 +151,12 @@ class Turn:
         if self.cover is not None:
             decision = self.cover.decision(decision)
         self.decisions.append(decision)
-        self.state = apply(self.registry.known, self.state, self.run_id, self.seq, self.at, decision)
+        before, run_id = self.state, self.run_id
+        state = self.state = apply(self.registry.known, before, run_id, before.seq + 1, self.at, decision)
         if isinstance(decision, _BINDING):
-            self._look()
+            self._bind()
         else:
-            runs = self.state.runs
-            self.opened = runs.open.get(self.run_id) or runs.get(self.run_id)
+            self.opened = state.runs.open.get(run_id) or state.runs.get(run_id)
 
     def reveal(self, args: dict[str, Value], sealed: str | None, tool: str) -> dict[str, Value]:
         """The arguments of a call of before, as they were said. Raises `Unreadable` where they were sealed and stay so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -80,8 +80,11 @@ def seal(body: Body) -> Record:
     return Record(body.thread, body.run, body.seq, body.at, body.kind, body.prev, digest, raw)
 
 
+_KINDS: Final = {said: str(said.__struct_config__.tag) for said in get_args(Observation)}
+
+
 def kind_of(observation: Observation) -> str:
-    return str(observation.__struct_config__.tag)
+    return _KINDS[type(observation)]
 
 
 def unseal(record: Record) -> Body:

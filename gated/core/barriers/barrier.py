@@ -122,7 +122,8 @@ class Headroom(Struct, frozen=True):
         for tools, most in self.counted:
             total = int(tool in tools)
             for name in tools:
-                total += counts.get(name, 0)
+                if name in counts:
+                    total += counts[name]
             if total > most:
                 return False
         return True

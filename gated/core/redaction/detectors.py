@@ -52,7 +52,7 @@ class Finder:
         self._names = "secrets" in names
         self._name_rule = self._set.Add(secrets.TELLING_LINE) if self._names else None
         self._set.Compile()
-        self._match: Callable[[str], Sequence[int] | None] = self._set.Match
+        self._match: Callable[[str | bytes], Sequence[int] | None] = self._set.Match
         self.suspects_key = lru_cache(KEYS)(self.suspects)
 
     def suspects(self, text: str) -> bool:
@@ -60,9 +60,11 @@ class Finder:
 
         A text that is long in other ways than by plain characters is suspect: it is looked at once, not twice.
         """
+        if not self.active:
+            return False
         if text.isascii() and "%" not in text:
-            return self.active and self._match(text) is not None
-        return self.active and (len(text) > LONG or any(self._match(form) for form in forms(text)))
+            return self._match(text.encode()) is not None
+        return len(text) > LONG or any(self._match(form) for form in forms(text))
 
     def kind_of(self, text: str, limit: Limit | None = None) -> str | None:
         """The detector that finds something in a text, in whatever of its forms. `limit` is shared by the texts of a message."""

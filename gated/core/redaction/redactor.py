@@ -81,9 +81,7 @@ class Redactor:
 
     def suspects(self, value: Any) -> bool:
         """Whether there may be something to redact: cheap, and never a false no."""
-        if not self.active:
-            return False
-        return bool(self._fields) or self.finder.suspects(_lines(value))
+        return self.active and (bool(self._fields) or self.finder.suspects(_lines(value)))
 
     def redact(
         self, value: Any, tool: str | None, vault: Vault, where: Where = (), limit: Limit | None = None
@@ -220,11 +218,10 @@ def _is_long_number(value: Any) -> bool:
 
 def _lines(value: Any) -> str:
     """Every text, key and long number of a value, a line each; walked without recursion."""
-    if type(value) is dict:
-        try:
-            return "\n".join((*value, *value.values()))  # the usual call: names and texts
-        except TypeError:
-            pass
+    try:
+        return "\n".join((*value, *value.values()))  # the usual call: names and texts
+    except (AttributeError, TypeError):
+        pass
     found: list[str] = []
     stack = [value]
     while stack:

@@ -45,6 +45,7 @@ class ScopeFinding(NamedTuple):
 ALLOWED: Final = ScopeFinding(None)
 ALLOWED_BY_NAME: Final = ScopeFinding(None, lexical=True)
 TOO_MUCH: Final = "the call names, or may name, more paths, hosts and escaped texts than are looked at: split it into several"
+_WITH_PARTS: Final = (dict, list, tuple)
 NOTHING_DECLARED: Final[Mapping[str, Kind]] = {}
 
 
@@ -112,6 +113,8 @@ class Scope:
         """
         if kinds is None:
             return None
+        if not kinds and self._forbidden.allows_plain_lines(args):
+            return ALLOWED
         passes, by_path = self._forbidden.allows_plain, False
         for name, value in args.items():
             kind = kinds.get(name)
@@ -119,7 +122,7 @@ class Scope:
                 if isinstance(value, str):
                     if not passes(value):
                         return None
-                elif isinstance(value, dict | list | tuple):
+                elif isinstance(value, _WITH_PARTS):
                     return None
                 if not passes(name):
                     return None

@@ -7,14 +7,14 @@ INVARIANT: one more pattern never allows more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gated.core.scope import paths, urls
 from gated.core.scope.addresses import hosts_in, names_of, parse_host, read_host
 from gated.core.scope.effort import Effort
 from gated.core.scope.rules import ScopeError
-from gated.core.scope.spelling import is_plain, may_be_plain, readings, unbroken
+from gated.core.scope.spelling import are_plain, is_plain, may_be_plain, readings, unbroken
 
 UNESCAPED_TIMES: Final = 3
 
@@ -38,6 +38,14 @@ class Forbidden:
 
     def _allows_plain(self, text: str) -> bool:
         return is_plain(text) and _search(self._plain, text) is None
+
+    def allows_plain_lines(self, args: Mapping[str, object]) -> bool:
+        """Whether all arguments are texts, and they and their names plain and free of patterns. A no is not certain."""
+        try:
+            text = "\n".join((*args, *args.values()))  # type: ignore[arg-type]
+        except TypeError:
+            return False
+        return are_plain(text, 2 * len(args)) and (not self._plain or _search(self._plain, text) is None)
 
     def spares(self, text: str) -> bool:
         """Whether no pattern stands in this one form."""

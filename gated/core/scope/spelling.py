@@ -47,12 +47,19 @@ _UNTIDY: Final = frozenset(map(chr, _TIDIED))
 # INVARIANT: a plain string looks like no resource and has no spelling but itself: ASCII without control characters and
 # `$ % . / : \ ~`, and not a number that may be a host.
 _PLAIN_CHARACTERS: Final = re.compile(r"[ !-#&-\-0-9;-\[\]-}]*")
-_PLAIN: Final = re.compile(r"(?! *(?:0[xX]|[0-9]{8}))[ !-#&-\-0-9;-\[\]-}]*\Z")
+_LINE: Final = r"(?! *(?:0[xX]|[0-9]{8}))[ !-#&-\-0-9;-\[\]-}]*+"
+_PLAIN: Final = re.compile(rf"{_LINE}\Z")
+_PLAIN_LINES: Final = re.compile(rf"(?:{_LINE}\n)*+{_LINE}\Z")
 
 
 def is_plain(text: str) -> bool:
     # An argument name is nearly always an identifier, and an identifier does not begin with a digit.
     return (text.isidentifier() and text.isascii()) or _PLAIN.match(text) is not None
+
+
+def are_plain(lines: str, count: int) -> bool:
+    """Whether these are `count` plain strings, a line each."""
+    return _PLAIN_LINES.match(lines) is not None and lines.count("\n") == count - 1
 
 
 def may_be_plain(pattern: str) -> bool:
