@@ -10,7 +10,7 @@ from msgspec import Struct
 from gated.events import CallId, Embedding, Score
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, frozen=True, gc=False):
     """`estimate_microusd` is what the agent said that it costs. `others` calls of other messages were in flight when it came."""
 
     id: CallId

@@ -150,7 +150,8 @@ def judge(turn: Turn, call: Call) -> Judgement:
 
 def bounds(turn: Turn, call: Call) -> Judged | None:
     """lifecycle and the hop ceiling."""
-    run, limits = turn.run, turn.policy.limits
+    run, limits, ceilings_of = turn.opened, turn.policy.limits, turn.profile.ceilings
+    assert run is not None
     if run.end:
         code, reason = ended_reason(call.tool, run.end, run.reason)
         known = run.refusals < limits.max_refusals and run.asked < limits.max_calls
@@ -160,7 +161,7 @@ def bounds(turn: Turn, call: Call) -> Judged | None:
         return Judged(call, denied(call, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:
         return _too_many_in_flight(turn.profile, limits.max_in_flight, call)
-    hops = turn.profile.ceilings.max_hops
+    hops = ceilings_of.max_hops
     if hops is not None and run.hop_count >= hops and not turn.profile.ceilings_watched:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)
@@ -179,7 +180,9 @@ def _too_many_in_flight(profile: Profile, limit: int, call: Call) -> Judged:
 
 def judge_new(turn: Turn, call: Call) -> Judged:
     """Schema and pipeline: the verdict on a call that may be decided."""
-    misfit = schema_misfit(turn.policy, turn.run.tools, call.tool, call.args)
+    run = turn.opened
+    assert run is not None
+    misfit = schema_misfit(turn.policy, run.tools, call.tool, call.args)
     if misfit is not None:
         return _misfit(turn, call, misfit)
     return judge_by_pipeline(turn, call, frozenset())
@@ -224,7 +227,8 @@ def _without_profile(turn: Turn, call: Call) -> Judged:
 
 
 def judge_by_pipeline(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
-    policy, profile, state, run = turn.policy, turn.profile, turn.state, turn.run
+    policy, profile, state, run = turn.policy, turn.profile, turn.state, turn.opened
+    assert run is not None
     if profile is policy.nobody:
         return _without_profile(turn, call)
     if state.remembered or run.remembered:
@@ -258,7 +262,7 @@ def judge_by_pipeline(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
         ruling.checks_skipped,
         ruling.would,
         admission=admission,
-        phase=Phase.EXHAUSTED if _exhausts(profile, ruling) else None,
+        phase=Phase.EXHAUSTED if ruling.code == "dfa.step_budget" and _exhausts(profile, ruling) else None,
     )
     return Judged(call, decided, ruling.asks)
 
@@ -287,13 +291,12 @@ def _over_watched_ceiling(hops: int, profile: Profile) -> tuple[Finding, ...]:
 
 def _exhausts(profile: Profile, ruling: pipeline.Ruling) -> bool:
     """Whether the run's own step budget is gone; an ancestor's says nothing of this run's phase."""
-    if ruling.code != "dfa.step_budget" or not profile.dfa.exhaust:
-        return False
-    return any(finding.code == "dfa.step_budget" and finding.run is None for finding in ruling.findings)
+    return profile.dfa.exhaust and any(finding.code == "dfa.step_budget" and finding.run is None for finding in ruling.findings)
 
 
 def hear(turn: Turn, call: Call) -> pipeline.Hearing:
-    policy, profile, run = turn.policy, turn.profile, turn.run
+    policy, profile, run = turn.policy, turn.profile, turn.opened
+    assert run is not None
     return pipeline.Hearing(
         policy,
         profile,
@@ -352,7 +355,7 @@ def _admission(hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
         hearing.nested,
         call.parent,
         pipeline.touches_of(hearing, ruling) if ruling.lifted else hearing.touched.touches,
-        call.args if profile.contracts.ensures(tool) else None,
-        bool(circuits) and breaker.is_trial(profile.breaker.rule(tool), circuits.get(tool), at),
+        call.args if profile.contracts.any and profile.contracts.ensures(tool) else None,
+        breaker.is_trial(profile.breaker.rule(tool), circuits.get(tool), at) if circuits else False,
         drift=None if call.embedding is None else pipeline.drift_of(profile, run, call.embedding),
     )

@@ -56,7 +56,7 @@ from gated.events import (
 MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
 
 
-class Step(Struct, frozen=True):
+class Step(Struct, frozen=True, gc=False):
     """`decisions` must be recorded before anything of them is published; `replies` change nothing and need no record.
 
     Where something is `unscored`, the step fails closed: ask the detectors, give their answers to the observation

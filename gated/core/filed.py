@@ -20,7 +20,7 @@ K = TypeVar("K", bound=str)
 V = TypeVar("V")
 
 
-class Filed(Struct, Generic[K, V], frozen=True, array_like=True):
+class Filed(Struct, Generic[K, V], frozen=True, gc=False, array_like=True):
     """Immutable: `set`, `file`, `keep` and `delete` give another one."""
 
     open: Map[K, V] = Map()

@@ -181,6 +181,6 @@ def _without_detectors(turn: Turn) -> Registry:
     run, profile, policy = turn.run, turn.profile, turn.policy
     if "semantic" not in dict(profile.stages) or profile is policy.nobody:
         return turn.registry
-    alone = replace(profile, stages=tuple(stage for stage in profile.stages if stage[0] != "semantic"))
+    alone = profile.staged(tuple(item for item in profile.stages if item[0] != "semantic"))
     trial = replace(policy, agents={**policy.agents, run.agent: alone})
     return replace(turn.registry, known={**turn.registry.known, run.policy: trial})

@@ -16,7 +16,7 @@ WINDOW = 5  # the last tools that are always remembered; more where a barrier's 
 RECENT = 5  # the newest calls that an expression sees
 
 
-class Tally(Struct, frozen=True):
+class Tally(Struct, frozen=True, gc=False):
     """Counts since `opened_at` (µs). `recent` holds the newest admitted tools, newest last."""
 
     opened_at: int

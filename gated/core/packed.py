@@ -29,7 +29,7 @@ _MANY: Final = b"\xdd"  # msgpack: an array, its length in the next four bytes
 Entry = tuple[str, bytes]
 
 
-class Leaf(Struct, frozen=True, array_like=True):
+class Leaf(Struct, frozen=True, gc=False, array_like=True):
     """`keys` are parted and enclosed by `_SEP`, `rows` are msgpack binaries one after another, in the order of the keys."""
 
     keys: bytes = _SEP
@@ -80,7 +80,7 @@ def _split(bound: str, leaf: Leaf) -> Iterator[tuple[str, Leaf]]:
     yield from _split(entries[middle][0], _leaf(entries[middle:]))
 
 
-class Packed(Struct, frozen=True, array_like=True):
+class Packed(Struct, frozen=True, gc=False, array_like=True):
     """The first of the `bounds`, where there are any, is the empty text."""
 
     bounds: tuple[str, ...] = ()

@@ -19,14 +19,14 @@ from gated.core.history import RECENT, Tally
 from gated.core.order import engine
 from gated.core.order.touching import Touched
 from gated.core.policy import Policy, Profile
-from gated.core.policy_file import StageName
+from gated.core.policy_file import StageName, Watchable
 from gated.core.runview import View
 from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState
 from gated.events import MILLION, Decided, Embedding, Finding, RunId, Touch
 
 
-class Seat(Struct, frozen=True):
+class Seat(Struct, frozen=True, gc=False):
     """An ancestor of the run whose budgets and barriers the call counts in too."""
 
     run_id: RunId
@@ -41,7 +41,7 @@ class Seat(Struct, frozen=True):
         return tuple(replace(f, run=self.run_id, authoritative=f.authoritative and not watched) for f in found)
 
 
-class Hearing(Struct, frozen=True):
+class Hearing(Struct, frozen=True, gc=False):
     """All that the stages may look at while one call is decided. `at` in µs."""
 
     policy: Policy
@@ -57,7 +57,7 @@ class Hearing(Struct, frozen=True):
     ancestors: tuple[Seat, ...] = ()
 
 
-class Ruling(Struct, frozen=True):
+class Ruling(Struct, frozen=True, gc=False):
     """What the pipeline made of a call. `asks` are the findings that a person must answer, `lifted` those answered."""
 
     decision: Decided
@@ -225,8 +225,7 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
     failed: list[str] = []
     asks: list[Finding] = []
     answered: list[Finding] = []
-    stages = hearing.profile.stages
-    for position, (stage, watched) in enumerate(stages):
+    for stage, watched in hearing.profile.heard:
         try:
             found = CHECKS[stage](hearing)
             if found == ():  # the usual case
@@ -251,13 +250,17 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
             else:
                 asks.append(finding)
         if denied is not None:
-            skipped = tuple(name for name, _ in stages[position + 1 :])
-            return _ruling("deny", denied, findings, failed, skipped, (), ())
+            return _ruling("deny", denied, findings, failed, _after(hearing.profile.stages, stage), (), ())
     if asks:
         return _ruling("suspend", asks[0], findings, failed, (), tuple(asks), tuple(answered))
     if not findings:
         return ALLOWED
     return _ruling("allow", None, findings, failed, (), (), tuple(answered))
+
+
+def _after(stages: tuple[tuple[Watchable, bool], ...], stage: Watchable) -> tuple[str, ...]:
+    names = [name for name, _ in stages]
+    return tuple(names[names.index(stage) + 1 :])
 
 
 def _ruling(

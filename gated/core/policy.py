@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import approval_rules
@@ -34,13 +35,18 @@ Path = tuple[str | int, ...]
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """One agent's compiled rules. `stages` are its enabled ones in pipeline order, with whether each is only observed."""
+    """One agent's compiled rules. `stages` are its enabled ones in pipeline order, with whether each is only observed.
+
+    `heard` are those of them that can say something: not those of `silent`, which have no rules.
+    """
 
     name: AgentId
     owner: str | None
     observed: bool
     ceilings_watched: bool  # its ceilings are only observed
     stages: tuple[tuple[Watchable, bool], ...]
+    heard: tuple[tuple[Watchable, bool], ...]
+    silent: frozenset[Watchable]
     operator_opens: bool
     max_open: int | None
     outcomes_from: str
@@ -57,6 +63,14 @@ class Profile(Struct, frozen=True, kw_only=True):
     call_timeout: int
     fail_ungated: bool
     inherits: bool
+
+    def staged(self, stages: tuple[tuple[Watchable, bool], ...]) -> Profile:
+        """The same rules with other stages enabled, or observed."""
+        return replace(self, stages=stages, heard=_heard(stages, self.silent))
+
+
+def _heard(stages: tuple[tuple[Watchable, bool], ...], silent: frozenset[Watchable]) -> tuple[tuple[Watchable, bool], ...]:
+    return tuple(item for item in stages if item[0] not in silent)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -205,12 +219,16 @@ class _Compiler:
         budget = entry.resource_budget
         breakers, machines = self._breaker(place, entry), self._own_machines(place("machines"), entry)
         enabled = self._enabled(entry, breakers)
+        stages = tuple((s, observed or entry.modes.get(s) == "observe") for s in enabled)
+        silent = self._silent(machines)
         return Profile(
             name=name,
             owner=entry.owner,
             observed=observed,
             ceilings_watched=observed or entry.modes.get("ceilings") == "observe",
-            stages=tuple((s, observed or entry.modes.get(s) == "observe") for s in enabled),
+            stages=stages,
+            heard=_heard(stages, silent),
+            silent=silent,
             operator_opens=entry.runs.opened_by == "operator",
             max_open=entry.runs.max_open,
             outcomes_from=entry.outcomes_from,
@@ -240,6 +258,11 @@ class _Compiler:
         """The breaker where it is configured, and the stages of `checks`; semantic only where it is configured."""
         present = [stage for stage in STAGES if stage != "semantic" or self._entry.semantic is not UNSET]
         return [*(("breaker",) if breakers.any else ()), *(stage for stage in present if stage in entry.checks)]
+
+    def _silent(self, machines: MachineSet) -> frozenset[Watchable]:
+        """The stages that have no rules."""
+        with_rules: dict[Watchable, bool] = {"order": bool(machines.machines), "contracts": self._contracts.any}
+        return frozenset(stage for stage, has in with_rules.items() if not has)
 
     def _refuse_undeclared(self, place: Callable[[str], Path], entry: AgentEntry) -> None:
         """`strict_resources`: a tool under a scope says which of its arguments name resources."""

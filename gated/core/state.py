@@ -39,7 +39,7 @@ from gated.events import (
 KnownAs = Literal["denied", "suspended", "admitted", "settled"]
 
 
-class Known(Struct, frozen=True, array_like=True):
+class Known(Struct, frozen=True, gc=False, array_like=True):
     """A call id of the run: the digest it stands for, and the record that holds its latest verdict. See `RunState.known`."""
 
     args_sha256: str
@@ -49,7 +49,7 @@ class Known(Struct, frozen=True, array_like=True):
     asked: int = 0  # the record of the message that asked for it
 
 
-class _Row(Struct, frozen=True, array_like=True):
+class _Row(Struct, frozen=True, gc=False, array_like=True):
     """A call that was settled or denied, packed: a digest takes half as much in bytes."""
 
     digest: bytes
@@ -64,7 +64,7 @@ _PACKER: Final = msgspec.msgpack.Encoder()
 _ROWS: Final = msgspec.msgpack.Decoder(_Row)
 
 
-class Calls(Filed[CallId, Known], frozen=True, array_like=True):
+class Calls(Filed[CallId, Known], frozen=True, gc=False, array_like=True):
     """The calls that a run knows and that are not in flight. Those that were settled or denied stay as they are."""
 
     @staticmethod
@@ -98,7 +98,7 @@ def _digest(text: str) -> bytes:
     return raw if raw.hex() == text else b""
 
 
-class Tickets(Filed[TicketId, Ticket], frozen=True, array_like=True):
+class Tickets(Filed[TicketId, Ticket], frozen=True, gc=False, array_like=True):
     """The tickets of a run. What people, time or the run's end decided hardly changes any more."""
 
     @staticmethod
@@ -119,7 +119,7 @@ class Tickets(Filed[TicketId, Ticket], frozen=True, array_like=True):
 _TICKETS: Final = Rows(Ticket)
 
 
-class InFlight(Struct, frozen=True, array_like=True):
+class InFlight(Struct, frozen=True, gc=False, array_like=True):
     """An admitted call without an outcome. `seq` is the record that admitted it, `due` when it lapses (µs)."""
 
     tool: str
@@ -138,7 +138,7 @@ class InFlight(Struct, frozen=True, array_like=True):
     known_sha256: str = ""  # the digest that the call's id stands for, where it was edited since
 
 
-class Recent(Struct, frozen=True, array_like=True):
+class Recent(Struct, frozen=True, gc=False, array_like=True):
     """An ended call, for contracts."""
 
     tool: str
@@ -146,7 +146,7 @@ class Recent(Struct, frozen=True, array_like=True):
     args_sha256: str
 
 
-class RunState(Struct, frozen=True):
+class RunState(Struct, frozen=True, gc=False):
     """One task of one agent. `tally` counts its own calls and, where they inherit, its children's (`below` these alone)."""
 
     agent: AgentId
@@ -217,7 +217,7 @@ class RunState(Struct, frozen=True):
         return self.dfa.phase
 
 
-class Runs(Shelved[RunId, RunState], frozen=True, array_like=True):
+class Runs(Shelved[RunId, RunState], frozen=True, gc=False, array_like=True):
     """The runs of a thread. One that ended, and of which no outcome is to come, rests, if it did little."""
 
     @staticmethod
@@ -240,7 +240,7 @@ _UNSAID: Final = dict(
 )
 
 
-class ThreadState(Struct, frozen=True):
+class ThreadState(Struct, frozen=True, gc=False):
     """`seq`, `at` and `head` are the last record's; `input` is the bus position of the last input that was handled."""
 
     thread: ThreadId

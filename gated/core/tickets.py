@@ -56,7 +56,7 @@ MOVES: Final[Mapping[State, Mapping[Move, State]]] = {
 SOON: Final = 0.8  # of the time has passed: `expiring_soon`
 
 
-class Ticket(Struct, frozen=True):
+class Ticket(Struct, frozen=True, gc=False):
     """A ticket in the fold. `calls` lose their arguments when it is final."""
 
     id: TicketId
@@ -85,7 +85,7 @@ class Held(Protocol):
     def get(self, key: TicketId, /) -> Ticket | None: ...
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, gc=False):
     code: str
     reason: str
 

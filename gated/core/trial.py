@@ -49,13 +49,14 @@ def observed(policy: Policy) -> Policy:
 
 
 def _observed(profile: Profile) -> Profile:
-    return replace(profile, observed=True, ceilings_watched=True, stages=tuple((stage, True) for stage, _ in profile.stages))
+    watched = tuple((stage, True) for stage, _ in profile.stages)
+    return replace(profile.staged(watched), observed=True, ceilings_watched=True)
 
 
 def only(policy: Policy, agent: AgentId, stage: str) -> Policy:
     """The same policy with one of the agent's enabled stages: its finding does not depend on the stages before it."""
     profile = policy.profile(agent)
-    alone = replace(profile, stages=tuple(item for item in profile.stages if item[0] == stage))
+    alone = profile.staged(tuple(item for item in profile.stages if item[0] == stage))
     return replace(policy, agents={**policy.agents, agent: alone})
 
 

@@ -41,7 +41,7 @@ from gated.events import (
 )
 
 
-class Repeat(Struct, frozen=True):
+class Repeat(Struct, frozen=True, gc=False):
     """A known call asked again: the answer is the verdict in record `seq`, under the policy of then, marked as replayed.
 
     `settled`: its outcome is in, so whoever asks must not run it again.
@@ -53,7 +53,7 @@ class Repeat(Struct, frozen=True):
     settled: bool = False
 
 
-class Unscored(Struct, frozen=True):
+class Unscored(Struct, frozen=True, gc=False):
     """What detectors must be asked before this can be decided well: about a call's arguments, or (`result`) about a result."""
 
     call: CallId
@@ -63,7 +63,7 @@ class Unscored(Struct, frozen=True):
     result: bool = False
 
 
-class Unfollowed(Struct, frozen=True):
+class Unfollowed(Struct, frozen=True, gc=False):
     """Paths of a call that must be looked at on the disk before it can be decided well: do links lead them elsewhere?"""
 
     call: CallId
@@ -73,7 +73,7 @@ class Unfollowed(Struct, frozen=True):
 Reply = Repeat | CallDecided | CallRefused | Remaining | RunAnswered | TicketAnswered | UngatedExecution
 
 
-class Registry(Struct, frozen=True):
+class Registry(Struct, frozen=True, gc=False):
     """The policies that runs are bound to, by digest, and the one that new runs get."""
 
     current: Policy

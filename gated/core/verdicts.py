@@ -9,12 +9,12 @@ from gated.core.turn import Repeat
 from gated.events import CallDecided, Finding, RunEnded
 
 
-class Refused(Struct, frozen=True):
+class Refused(Struct, frozen=True, gc=False):
     code: str
     reason: str
 
 
-class Judged(Struct, frozen=True):
+class Judged(Struct, frozen=True, gc=False):
     """A verdict not yet applied; with what must follow from it."""
 
     call: Call

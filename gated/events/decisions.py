@@ -11,7 +11,7 @@ from gated.events.ids import AgentId, CallId, Decided, Phase, RunId, Status, Tic
 from gated.events.observations import Embedding, Reading, Remember, Score
 
 
-class RunOpened(Struct, frozen=True, omit_defaults=True, tag="run_opened", tag_field="kind"):
+class RunOpened(Struct, frozen=True, gc=False, omit_defaults=True, tag="run_opened", tag_field="kind"):
     """The run exists from here on, bound to `policy`. `announced` is false where an intent opened it in passing."""
 
     agent: AgentId
@@ -25,7 +25,7 @@ class RunOpened(Struct, frozen=True, omit_defaults=True, tag="run_opened", tag_f
     embedding: Embedding | None = None  # of the task
 
 
-class Admission(Struct, frozen=True, omit_defaults=True):
+class Admission(Struct, frozen=True, gc=False, omit_defaults=True):
     """What an allowed call takes at once: money, a step, its place in history and in the machines."""
 
     reserved_microusd: int
@@ -40,7 +40,7 @@ class Admission(Struct, frozen=True, omit_defaults=True):
     drift: int | None = None  # how far the call is from the task, 1 - cosine in millionths; -1: not to be compared
 
 
-class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", tag_field="kind"):
+class CallDecided(Struct, frozen=True, gc=False, omit_defaults=True, tag="call_decided", tag_field="kind"):
     """The verdict on one call. A repeated decision on the same call follows an answer of its ticket.
 
     `known` is false for a verdict that leaves no trace in the run: a stranger's, or one past the recording cap.
@@ -71,7 +71,7 @@ class CallDecided(Struct, frozen=True, omit_defaults=True, tag="call_decided", t
     sealed: str | None = None  # `args` and `result` before redaction, under the key of the vault or of their subject
 
 
-class CallRefused(Struct, frozen=True, omit_defaults=True, tag="call_refused", tag_field="kind"):
+class CallRefused(Struct, frozen=True, gc=False, omit_defaults=True, tag="call_refused", tag_field="kind"):
     """The message, or one call of it, was not taken: it has no verdict and counts nowhere but here."""
 
     code: str
@@ -80,7 +80,7 @@ class CallRefused(Struct, frozen=True, omit_defaults=True, tag="call_refused", t
     ticket: TicketId | None = None
 
 
-class CallSettled(Struct, frozen=True, omit_defaults=True, tag="call_settled", tag_field="kind"):
+class CallSettled(Struct, frozen=True, gc=False, omit_defaults=True, tag="call_settled", tag_field="kind"):
     """The end of an admitted call: `cost_microusd` replaces its reservation. `lapsed`: nobody reported in time."""
 
     call: CallId
@@ -97,14 +97,14 @@ class CallSettled(Struct, frozen=True, omit_defaults=True, tag="call_settled", t
     reading: Reading | None = None  # what detectors made of the result
 
 
-class UngatedExecution(Struct, frozen=True, omit_defaults=True, tag="ungated_execution", tag_field="kind"):
+class UngatedExecution(Struct, frozen=True, gc=False, omit_defaults=True, tag="ungated_execution", tag_field="kind"):
     """An outcome for a call that never had an allow verdict."""
 
     call: CallId
     status: Status
 
 
-class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run_ended", tag_field="kind"):
+class RunEnded(Struct, frozen=True, gc=False, omit_defaults=True, tag="run_ended", tag_field="kind"):
     """The run takes no more calls. `ungrounded`: it finished well without any of the calls its policy calls grounding."""
 
     status: Literal["complete", "aborted", "failed"]
@@ -114,7 +114,7 @@ class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run_ended", tag_fie
     ungrounded: bool | None = None
 
 
-class RunAnswered(Struct, frozen=True, omit_defaults=True, tag="run_answered", tag_field="kind"):
+class RunAnswered(Struct, frozen=True, gc=False, omit_defaults=True, tag="run_answered", tag_field="kind"):
     """The answer to a `run.start` or `run.finish` that changes nothing, or to one that is steered back to work."""
 
     status: Literal["open", "steer", "complete", "aborted", "failed"]
@@ -123,7 +123,7 @@ class RunAnswered(Struct, frozen=True, omit_defaults=True, tag="run_answered", t
     ungrounded: bool | None = None
 
 
-class Ask(Struct, frozen=True, omit_defaults=True):
+class Ask(Struct, frozen=True, gc=False, omit_defaults=True):
     """One reason why a person is asked; `source` names what asked, so that an answer lifts this and nothing else."""
 
     source: str
@@ -135,7 +135,7 @@ class Ask(Struct, frozen=True, omit_defaults=True):
     key: str | None = None
 
 
-class AnswerRule(Struct, frozen=True, omit_defaults=True):
+class AnswerRule(Struct, frozen=True, gc=False, omit_defaults=True):
     """Who must answer: a quorum of `approvers`, or one of each of `stages` in turn. Names are `user:x` or `group:x`.
 
     `anyone` is the rule where the policy names nobody: every approver that the bus lets in.
@@ -153,7 +153,7 @@ class AnswerRule(Struct, frozen=True, omit_defaults=True):
     call: CallId | None = None  # in a batch's ticket: whose rule it is
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class Answer(Struct, frozen=True, gc=False, omit_defaults=True):
     """One person's word. `self_approved`: given by who asked, or who runs the agent, where the policy lets them."""
 
     by: str
@@ -165,7 +165,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     self_approved: bool = False
 
 
-class TicketCall(Struct, frozen=True, omit_defaults=True):
+class TicketCall(Struct, frozen=True, gc=False, omit_defaults=True):
     """A call that waits, with all that deciding it again needs."""
 
     call: CallId
@@ -180,7 +180,7 @@ class TicketCall(Struct, frozen=True, omit_defaults=True):
     embedding: Embedding | None = None
 
 
-class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened", tag_field="kind"):
+class TicketOpened(Struct, frozen=True, gc=False, omit_defaults=True, tag="ticket_opened", tag_field="kind"):
     """A suspended call (or an atomic batch of them) waits for people until `expires_at`.
 
     `args_sha256` is the call's digest; of a batch, the digest of its calls' digests.
@@ -200,7 +200,7 @@ class TicketOpened(Struct, frozen=True, omit_defaults=True, tag="ticket_opened",
     answers: tuple[Answer, ...] = ()
 
 
-class TicketAnswered(Struct, frozen=True, omit_defaults=True, tag="ticket_answered", tag_field="kind"):
+class TicketAnswered(Struct, frozen=True, gc=False, omit_defaults=True, tag="ticket_answered", tag_field="kind"):
     """An answer was taken; `state` is the ticket's afterwards."""
 
     ticket: TicketId
@@ -209,12 +209,12 @@ class TicketAnswered(Struct, frozen=True, omit_defaults=True, tag="ticket_answer
     remembered: Remembered | None = None
 
 
-class TicketClosed(Struct, frozen=True, omit_defaults=True, tag="ticket_closed", tag_field="kind"):
+class TicketClosed(Struct, frozen=True, gc=False, omit_defaults=True, tag="ticket_closed", tag_field="kind"):
     ticket: TicketId
     state: Literal["expired", "cancelled"]
 
 
-class TicketNoted(Struct, frozen=True, omit_defaults=True, tag="ticket_noted", tag_field="kind"):
+class TicketNoted(Struct, frozen=True, gc=False, omit_defaults=True, tag="ticket_noted", tag_field="kind"):
     """Time passed: the ticket's people were widened, or it is about to expire. Or its people could not be told over `channel`,
     and why (`undelivered`), or were told after all (`delivered`).
     """
@@ -225,7 +225,7 @@ class TicketNoted(Struct, frozen=True, omit_defaults=True, tag="ticket_noted", t
     reason: str = ""
 
 
-class Remembered(Struct, frozen=True, omit_defaults=True):
+class Remembered(Struct, frozen=True, gc=False, omit_defaults=True):
     """A standing approval, in words people can read; it lifts asks of `sources` for `tool`, never a denial."""
 
     id: str
@@ -240,18 +240,18 @@ class Remembered(Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
-class Forgotten(Struct, frozen=True, tag="forgotten", tag_field="kind"):
+class Forgotten(Struct, frozen=True, gc=False, tag="forgotten", tag_field="kind"):
     remembered: str
 
 
-class PolicyRebound(Struct, frozen=True, omit_defaults=True, tag="policy_rebound", tag_field="kind"):
+class PolicyRebound(Struct, frozen=True, gc=False, omit_defaults=True, tag="policy_rebound", tag_field="kind"):
     """The run is bound to `policy` now; `strangers` are machine instances in states the new machines do not have."""
 
     policy: str
     strangers: tuple[str, ...] = ()
 
 
-class DataErased(Struct, frozen=True, tag="data_erased", tag_field="kind"):
+class DataErased(Struct, frozen=True, gc=False, tag="data_erased", tag_field="kind"):
     """Whatever was sealed under these keys, here and in every copy of the log, can be read by nobody from here on."""
 
     subject: str

@@ -9,7 +9,7 @@ from msgspec import Struct
 from gated.events.ids import CallId, RunId
 
 
-class Breach(Struct, frozen=True):
+class Breach(Struct, frozen=True, gc=False):
     """A barrier that would be, or is, left: its value now, its value after the call, and the least it may be then."""
 
     barrier: str
@@ -18,7 +18,7 @@ class Breach(Struct, frozen=True):
     bound: float
 
 
-class Circuit(Struct, frozen=True, omit_defaults=True):
+class Circuit(Struct, frozen=True, gc=False, omit_defaults=True):
     """A tool's circuit breaker. `errors` are the times (µs) of its newest error outcomes.
 
     Closed while `until` is None, open before `until` (µs), then half open: `trial` is the run and call that tries the tool.
@@ -29,7 +29,7 @@ class Circuit(Struct, frozen=True, omit_defaults=True):
     trial: tuple[RunId, CallId] | None = None
 
 
-class Finding(Struct, frozen=True, omit_defaults=True):
+class Finding(Struct, frozen=True, gc=False, omit_defaults=True):
     """What one stage says of one call. `authoritative` is false where the stage is only observed."""
 
     stage: str
@@ -54,7 +54,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 # --- order machines --------------------------------------------------------------------------------------------------
 
 
-class Touch(Struct, frozen=True, omit_defaults=True):
+class Touch(Struct, frozen=True, gc=False, omit_defaults=True):
     """A machine instance that a call bears on: the indices of the transitions it matches, exactly and only widely.
 
     `overrides` are transitions that an approved ask lets fire as if the current state had been listed; `emits` are the
@@ -70,7 +70,7 @@ class Touch(Struct, frozen=True, omit_defaults=True):
     warning: str | None = None
 
 
-class Move(Struct, frozen=True, omit_defaults=True):
+class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     """What an outcome did to one instance. `to` equal to the present state is no transition."""
 
     machine: str
@@ -78,7 +78,7 @@ class Move(Struct, frozen=True, omit_defaults=True):
     to: str
 
 
-class Reminder(Struct, frozen=True, omit_defaults=True):
+class Reminder(Struct, frozen=True, gc=False, omit_defaults=True):
     """Text for the model, handed to the agent with the acknowledgement of the outcome."""
 
     target: Literal["system", "suffix_system", "session", "conversation"]

@@ -35,7 +35,7 @@ Status = Literal["success", "error", "not_run"]
 Role = Literal["agent", "approver", "operator", "runner", "timer", "notifier"]
 
 
-class Sender(Struct, frozen=True):
+class Sender(Struct, frozen=True, gc=False):
     """Who said it: the role and name are tokens of the subject, which the bus credentials fix."""
 
     role: Role

@@ -9,21 +9,21 @@ from msgspec import Struct
 from gated.events.ids import AgentId, CallId, RunId, Sender, Status, TicketId, Value
 
 
-class Embedding(Struct, frozen=True, array_like=True):
+class Embedding(Struct, frozen=True, gc=False, array_like=True):
     """The direction of a text by `model`: one signed byte a dimension (base64 in JSON)."""
 
     model: str
     vector: bytes
 
 
-class Score(Struct, frozen=True, omit_defaults=True):
+class Score(Struct, frozen=True, gc=False, omit_defaults=True):
     """What a detector said: 0 to 1 in millionths, and why; None where it said nothing, and why not."""
 
     value: int | None = None
     reason: str = ""
 
 
-class Fingerprints(Struct, frozen=True, array_like=True):
+class Fingerprints(Struct, frozen=True, gc=False, array_like=True):
     """Of a result that must not leave: marks of five bytes each (base64 in JSON), made under the key of this name.
 
     A mark is made of `gram` characters; marks of neighbouring text lie at most `window` characters apart.
@@ -35,14 +35,14 @@ class Fingerprints(Struct, frozen=True, array_like=True):
     window: int
 
 
-class Reading(Struct, frozen=True, omit_defaults=True):
+class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     """What detectors made of a result. `fingerprints` is a text where there are none although there should be: why."""
 
     injection: Score | None = None
     fingerprints: Fingerprints | str | None = None
 
 
-class Wanted(Struct, frozen=True, omit_defaults=True):
+class Wanted(Struct, frozen=True, gc=False, omit_defaults=True):
     """One call of an intent, as the agent asked for it. `refused` is set where the call itself is malformed."""
 
     id: CallId | None
@@ -58,7 +58,7 @@ class Wanted(Struct, frozen=True, omit_defaults=True):
     args_sha256: str | None = None  # keyed, where something in the arguments is redacted
 
 
-class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag_field="kind"):
+class RunStarted(Struct, frozen=True, gc=False, omit_defaults=True, tag="run_started", tag_field="kind"):
     by: Sender
     agent: AgentId
     task: str | None = None
@@ -70,7 +70,7 @@ class RunStarted(Struct, frozen=True, omit_defaults=True, tag="run_started", tag
     open_elsewhere: int = 0  # the agent's open runs on other threads, counted where `runs: {max_open}` asks
 
 
-class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_received", tag_field="kind"):
+class IntentsReceived(Struct, frozen=True, gc=False, omit_defaults=True, tag="intents_received", tag_field="kind"):
     by: Sender
     calls: tuple[Wanted, ...]
     mode: Literal["each", "atomic"] = "each"
@@ -78,7 +78,7 @@ class IntentsReceived(Struct, frozen=True, omit_defaults=True, tag="intents_rece
     open_elsewhere: int = 0  # as of a run's start
 
 
-class OutcomeReported(Struct, frozen=True, omit_defaults=True, tag="outcome_reported", tag_field="kind"):
+class OutcomeReported(Struct, frozen=True, gc=False, omit_defaults=True, tag="outcome_reported", tag_field="kind"):
     by: Sender
     call: CallId
     status: Status
@@ -89,25 +89,25 @@ class OutcomeReported(Struct, frozen=True, omit_defaults=True, tag="outcome_repo
     reading: Reading | None = None  # what detectors made of `content`
 
 
-class FinishRequested(Struct, frozen=True, tag="finish_requested", tag_field="kind"):
+class FinishRequested(Struct, frozen=True, gc=False, tag="finish_requested", tag_field="kind"):
     by: Sender
 
 
-class AbortRequested(Struct, frozen=True, tag="abort_requested", tag_field="kind"):
+class AbortRequested(Struct, frozen=True, gc=False, tag="abort_requested", tag_field="kind"):
     """From the run's agent (`run.abort`) or an operator (`run.kill`)."""
 
     by: Sender
     reason: str
 
 
-class Remember(Struct, frozen=True, omit_defaults=True):
+class Remember(Struct, frozen=True, gc=False, omit_defaults=True):
     """How far an approval reaches beyond its ticket: this call's digest (`call`), or a pattern for the run or thread."""
 
     scope: Literal["call", "run", "thread"]
     pattern: str | None = None
 
 
-class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolution_received", tag_field="kind"):
+class ResolutionReceived(Struct, frozen=True, gc=False, omit_defaults=True, tag="resolution_received", tag_field="kind"):
     by: Sender
     ticket: TicketId
     decision: Literal["approve", "reject"]
@@ -126,21 +126,21 @@ class ResolutionReceived(Struct, frozen=True, omit_defaults=True, tag="resolutio
     reading: Reading | None = None  # what they make of `result`
 
 
-class ForgetRequested(Struct, frozen=True, tag="forget_requested", tag_field="kind"):
+class ForgetRequested(Struct, frozen=True, gc=False, tag="forget_requested", tag_field="kind"):
     """An approver or operator withdraws a remembered approval."""
 
     by: Sender
     remembered: str
 
 
-class RecallRequested(Struct, frozen=True, tag="recall_requested", tag_field="kind"):
+class RecallRequested(Struct, frozen=True, gc=False, tag="recall_requested", tag_field="kind"):
     """An agent asks what was decided on one of its calls: after a restart, or where it may have missed the answer."""
 
     by: Sender
     call: CallId
 
 
-class CanIAsked(Struct, frozen=True, omit_defaults=True, tag="can_i_asked", tag_field="kind"):
+class CanIAsked(Struct, frozen=True, gc=False, omit_defaults=True, tag="can_i_asked", tag_field="kind"):
     """An agent asks what is left of its budgets, and what would be decided on some calls. It is answered, never recorded."""
 
     by: Sender
@@ -148,14 +148,14 @@ class CanIAsked(Struct, frozen=True, omit_defaults=True, tag="can_i_asked", tag_
     nesting: Literal["explicit", "inferred"] = "inferred"
 
 
-class DeadlineReached(Struct, frozen=True, tag="deadline_reached", tag_field="kind"):
+class DeadlineReached(Struct, frozen=True, gc=False, tag="deadline_reached", tag_field="kind"):
     """A timer of the shell ran: the fact is only that time has come to `due`; what follows is the core's to say."""
 
     by: Sender
     due: int
 
 
-class NoticeReported(Struct, frozen=True, omit_defaults=True, tag="notice_reported", tag_field="kind"):
+class NoticeReported(Struct, frozen=True, gc=False, omit_defaults=True, tag="notice_reported", tag_field="kind"):
     """Whether people could be told of a ticket over a channel; `error` says why not, empty where they were at last."""
 
     by: Sender
@@ -164,7 +164,7 @@ class NoticeReported(Struct, frozen=True, omit_defaults=True, tag="notice_report
     error: str = ""
 
 
-class PolicyBound(Struct, frozen=True, omit_defaults=True, tag="policy_bound", tag_field="kind"):
+class PolicyBound(Struct, frozen=True, gc=False, omit_defaults=True, tag="policy_bound", tag_field="kind"):
     """An operator binds the run to another policy (`gated policy bind --now`). `unknown`: the log did not have it then."""
 
     by: Sender
@@ -172,7 +172,7 @@ class PolicyBound(Struct, frozen=True, omit_defaults=True, tag="policy_bound", t
     unknown: bool = False
 
 
-class ErasureRequested(Struct, frozen=True, omit_defaults=True, tag="erasure_requested", tag_field="kind"):
+class ErasureRequested(Struct, frozen=True, gc=False, omit_defaults=True, tag="erasure_requested", tag_field="kind"):
     """An operator has a subject's data erased. `keys` are the ids of its keys, which are gone by now."""
 
     by: Sender
@@ -181,7 +181,7 @@ class ErasureRequested(Struct, frozen=True, omit_defaults=True, tag="erasure_req
     reason: str = ""
 
 
-class MessageRefused(Struct, frozen=True, omit_defaults=True, tag="message_refused", tag_field="kind"):
+class MessageRefused(Struct, frozen=True, gc=False, omit_defaults=True, tag="message_refused", tag_field="kind"):
     """A message that could not be read. `raw_sha256` is the digest of its bytes."""
 
     by: Sender

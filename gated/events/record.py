@@ -16,7 +16,7 @@ VERSION: Final = 1
 GENESIS: Final = "0" * 64
 
 
-class Body(Struct, frozen=True):
+class Body(Struct, frozen=True, gc=False):
     """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags.
 
     `redacted` are the places of the observation that were taken out before it was recorded; absent where that is none.
@@ -41,7 +41,7 @@ class Body(Struct, frozen=True):
     sealed: str | UnsetType = UNSET
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, gc=False):
     """A sealed record: `body` is the stored and hashed JSON, `hash` its SHA-256 in hex, `prev` the hash before it."""
 
     thread: ThreadId

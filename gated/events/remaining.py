@@ -11,7 +11,7 @@ from gated.events.ids import Decided
 Unit = Literal["calls", "usd", "tokens", "seconds", "errors", "loops"]
 
 
-class Limit(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Limit(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """One limit of the policy: `key` is its name there, `code` what a call gets that goes beyond it.
 
     `run` is the ancestor whose limit it is, `scope` whose calls count in it. What is not `enforced` is only observed.
@@ -28,7 +28,7 @@ class Limit(Struct, frozen=True, omit_defaults=True, kw_only=True):
     enforced: bool = True
 
 
-class Foreseen(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Foreseen(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """What would be decided on a call. `unsure` names what was not asked about it and may make the verdict stricter."""
 
     call: str
@@ -41,7 +41,7 @@ class Foreseen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     unsure: tuple[str, ...] = ()
 
 
-class Remaining(Struct, frozen=True, omit_defaults=True, tag="remaining", kw_only=True):
+class Remaining(Struct, frozen=True, gc=False, omit_defaults=True, tag="remaining", kw_only=True):
     """The answer to `can_i`: nothing was taken for it, and nothing is promised.
 
     `calls` is how many more calls the limits that count calls let in (absent: none counts them); `barriers` are the values

@@ -33,6 +33,14 @@ from gated.shell.policies import read_policy
 OPEN = "version: 1\nagents: {a: {allowed_tools: ['*'], data_scope: any}}\n"
 
 
+EVERY_STAGE = """
+breaker: {}
+semantic: {secrets: {}}
+contracts: [{name: c, on: T, require: "true"}]
+machines: [{name: m, initial: s, transitions: [{on: T, from: "*", to: s}]}]
+"""
+
+
 def decided(acts: Acts) -> CallDecided:
     found = [d for record in acts.records for d in unseal(record).decisions if isinstance(d, CallDecided)]
     return found[-1]
@@ -63,7 +71,7 @@ def test_a_stage_that_raises_denies_and_says_so_in_the_log(stage: str, monkeypat
         raise ZeroDivisionError("the engine is gone")
 
     monkeypatch.setitem(pipeline.CHECKS, stage, broken)
-    acts = Acts(OPEN + "breaker: {}\nsemantic: {secrets: {}}\n")
+    acts = Acts(OPEN + EVERY_STAGE)
     assert acts.ask("T") == "deny"
     verdict = decided(acts)
     assert (verdict.code, verdict.findings[-1].error) == (f"{stage}.crashed", "ZeroDivisionError")

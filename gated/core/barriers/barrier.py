@@ -34,7 +34,7 @@ class BarrierError(ValueError):
         self.path = path
 
 
-class BarrierState(Struct, frozen=True):
+class BarrierState(Struct, frozen=True, gc=False):
     """What barriers are computed from: the tallies of the run and of its thread, and the run itself.
 
     `view` is None where no barrier of the agent reads it; its numbers are those of `run`. Calls in flight count in all of it.
@@ -70,7 +70,7 @@ def numbered(view: View, tally: Tally) -> View:
     )
 
 
-class BarrierCall(Struct, frozen=True):
+class BarrierCall(Struct, frozen=True, gc=False):
     """What barriers see of a call that is to be admitted."""
 
     tool: str
@@ -102,7 +102,7 @@ def successor(state: BarrierState, call: BarrierCall, window: int) -> BarrierSta
     return BarrierState(run, thread, view, state.drift)
 
 
-class Headroom(Struct, frozen=True):
+class Headroom(Struct, frozen=True, gc=False):
     """What one tally may hold while barriers that read it are certainly at least 0, the call in question counted.
 
     Data, not functions, so that all barriers of an agent are asked at once (`all_of`).
@@ -144,7 +144,7 @@ def all_of(rooms: Iterable[Headroom | None]) -> Headroom | None:
     )
 
 
-class Barrier(Struct, frozen=True):
+class Barrier(Struct, frozen=True, gc=False):
     """`value` gives h in units of 1/`scale`, its margin already taken off: of a tally, or, where it `sees`, of the state.
 
     `room` is how far h is certainly at least 0, now and once a call is admitted; None where nothing is certain before the

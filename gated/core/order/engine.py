@@ -46,15 +46,17 @@ def gate(
 
 
 def _all_idle(order: OrderState, touched: tuple[Idle, ...], key: str) -> bool:
-    """The usual case, at its price: machines that share a key."""
+    """The usual case, at its price: machines that share a key, each of which surely allows the call."""
     slots = order.instances
     for slot, fresh, sources in touched:
+        if sources is None:
+            continue
         keys = slots.get(slot)
         instance = None if keys is None else keys.get(key)
         if instance is None:
             if not fresh:
                 return False
-        elif instance.kinds or (sources is not None and instance.state not in sources):
+        elif instance.state not in sources or (instance.kinds and not possible_states(instance.state, instance.kinds) <= sources):
             return False
     return True
 
@@ -143,7 +145,7 @@ def full(machines: MachineSet, order: OrderState, run: RunId, touched: Touched, 
 # --- after the call --------------------------------------------------------------------------------------------------
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     moves: tuple[Move, ...] = ()
     reminders: tuple[Reminder, ...] = ()
 
@@ -278,17 +280,16 @@ def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, tou
     """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
     instances, size, by_name = order.instances.mutate(), order.size, machines.by_name
     for touch in touches:
-        exact, key = touch.exact, touch.key
+        exact = touch.exact
         if not exact:
             continue
-        machine = by_name[touch.machine]
-        kind = machine.kind(touch) if len(exact) > 1 or touch.overrides else machine.transitions[exact[0]].moves
+        key, machine = touch.key, by_name[touch.machine]
         slot = machine.slot or slot_of(machine.name, machine.scope, run)
         keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
         instance = keys.get(key)
         if instance is None:
             size, instance = size + 1, machine.fresh
-        instances[slot] = keys.set(key, instance.joined(run, call, kind))
+        instances[slot] = keys.set(key, instance.joined(run, call, machine.kind(touch)))
     return replace(order, instances=instances.finish(), size=size)
 
 

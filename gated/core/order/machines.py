@@ -138,6 +138,7 @@ class Machine(Struct, frozen=True):
     initial: str
     fresh: Instance
     transitions: tuple[Transition, ...]
+    kinds: Mapping[tuple[int, ...], Kind]  # of calls that match one transition
     states: tuple[str, ...]
     terminal: frozenset[str]
     speaks: bool  # some transition emits, or warns
@@ -145,8 +146,10 @@ class Machine(Struct, frozen=True):
 
     def kind(self, touch: Touch) -> Kind:
         """Every way in which the call may move an instance, whatever its outcome."""
-        if len(touch.exact) == 1 and not touch.overrides:
-            return self.transitions[touch.exact[0]].moves
+        if not touch.overrides:
+            known = self.kinds.get(touch.exact)
+            if known is not None:
+                return known
         moves = [move for index in touch.exact for move in self.transitions[index].moves]
         return kind_of([*moves, *(move for index in touch.overrides for move in self.transitions[index].forced)])
 
@@ -173,6 +176,7 @@ def compile_machine(entry: MachineEntry) -> Machine:
         initial=entry.initial,
         fresh=Instance(entry.initial),
         transitions=transitions,
+        kinds={(index,): transition.moves for index, transition in enumerate(transitions)},
         states=tuple(dict.fromkeys(named)),
         terminal=frozenset(entry.terminal),
         speaks=any(t.emit is not None or t.action == "warn" for t in transitions),

@@ -33,7 +33,7 @@ def kind_of(moves: Iterable[tuple[str, str]]) -> Kind:
     return tuple(sorted(m for m in moves if m[0] == ANY or (m[1] not in anywhere and m[0] != m[1])))
 
 
-class Flight(Struct, frozen=True, array_like=True):
+class Flight(Struct, frozen=True, gc=False, array_like=True):
     """A call in flight on an instance."""
 
     run: RunId
@@ -41,7 +41,7 @@ class Flight(Struct, frozen=True, array_like=True):
     kind: Kind
 
 
-class Instance(Struct, frozen=True, array_like=True):
+class Instance(Struct, frozen=True, gc=False, array_like=True):
     """`moved`: it has left a state at least once, so the end of a run looks at it."""
 
     state: str
@@ -73,7 +73,7 @@ def _shifted(kinds: Kinds, kind: Kind, by: int) -> Kinds:
     return tuple(sorted((*kinds, (kind, by))))
 
 
-class Violation(Struct, frozen=True):
+class Violation(Struct, frozen=True, gc=False):
     machine: str
     key: str
     tool: str
@@ -81,7 +81,7 @@ class Violation(Struct, frozen=True):
     reason: str
 
 
-class Counts(Struct, frozen=True):
+class Counts(Struct, frozen=True, gc=False):
     asked: int = 0
     denied: int = 0
     warned: int = 0
@@ -92,7 +92,7 @@ class Counts(Struct, frozen=True):
         return replace(self, **{name: getattr(self, name) + 1})
 
 
-class OrderState(Struct, frozen=True):
+class OrderState(Struct, frozen=True, gc=False):
     """Instances by slot (`slot_of`) and key; `size` counts them, those in `retired` slots (of runs that ended) not.
 
     Slots of runs that ended are `past`, packed, once nothing is in flight on them. `issued` is the tick of each machine and key's

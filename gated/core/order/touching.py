@@ -18,15 +18,15 @@ from gated.events import Finding, Touch
 
 
 class Idle(NamedTuple):
-    """When a touched instance surely allows the call: it is not there and `fresh`, or nothing is in flight on it and its
-    state is one of `sources` (None: any)."""
+    """When a touched instance surely allows the call: it is not there and `fresh`, or all of its possible states are among
+    `sources` (None: any)."""
 
     slot: str
     fresh: bool
     sources: frozenset[str] | None
 
 
-class Touched(Struct, frozen=True):
+class Touched(Struct, frozen=True, gc=False):
     """What a call bears on, and what is wrong with its keys.
 
     `idle`, where it was worked out, is when all of it surely allows the call. `oversize`: a machine whose key is too long.
@@ -48,7 +48,7 @@ def _is_oversize(key: str) -> bool:
     return len(key) * 4 > MAX_KEY_BYTES and len(key.encode(errors="surrogatepass")) > MAX_KEY_BYTES
 
 
-class _Watch(Struct, frozen=True):
+class _Watch(Struct, frozen=True, gc=False):
     """A machine, and those of its transitions that a tool may match; `certain`: all of them do, whatever the arguments."""
 
     machine: Machine

@@ -264,11 +264,13 @@ def keys(touches: tuple[Touch, ...], redactor: Redactor, vault: Vault) -> tuple[
 
     So a key is redacted by what it is, never by what else its call holds.
     """
+    suspects, keyed = redactor.finder.suspects_key, redactor.keyed
     clear = None  # the key that was looked at last: machines mostly share theirs
     for touch in touches:
-        if redactor.is_keyed(touch.machine) or (touch.key is not clear and redactor.finder.suspects_key(touch.key)):
+        key = touch.key
+        if (key is not clear and suspects(key)) or (keyed and touch.machine in keyed):
             break
-        clear = touch.key
+        clear = key
     else:
         return touches
     return tuple(replace(touch, key=redactor.key(touch.machine, touch.key, vault)) for touch in touches)

@@ -65,12 +65,13 @@ def _fits(step: Step, found: str | int) -> bool:
 class Redactor:
     """Compiled once a policy."""
 
-    __slots__ = ("_fields", "_keyed", "active", "finder", "subject")
+    __slots__ = ("_fields", "active", "finder", "keyed", "subject")
 
     def __init__(self, entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> None:
         self.finder = finder(tuple(dict.fromkeys(entry.detectors)))
         self._fields = tuple(map(_compile, entry.fields))
-        self._keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
+        # The machines that make their keys of redacted fields.
+        self.keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
         self.active = self.finder.active or bool(self._fields)
         self.subject = _subject(entry, self.active)  # None: what is taken out is not kept
 
@@ -135,13 +136,9 @@ class Redactor:
 
     # --- keys of machines --------------------------------------------------------------------------------------------
 
-    def is_keyed(self, machine: str) -> bool:
-        """Whether a machine makes its key of a redacted field."""
-        return machine in self._keyed
-
     def key(self, machine: str, key: str, vault: Vault) -> str:
         """A machine's key as it may be written: as a whole where it is made of a redacted field."""
-        return mark(FIELD, key, vault) if machine in self._keyed else self.text(key, vault)
+        return mark(FIELD, key, vault) if machine in self.keyed else self.text(key, vault)
 
 
 class _TooMuch(Exception):

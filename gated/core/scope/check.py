@@ -90,7 +90,10 @@ class Scope:
         """Never raises for JSON. `resolved`: what was recorded of `paths_to_resolve`, path -> where it leads."""
         if self._off:
             return ALLOWED
-        plainly = self._allow_plainly(self._shallow.get(tool, NOTHING_DECLARED), args)
+        kinds = self._shallow.get(tool, NOTHING_DECLARED)
+        if not kinds and kinds is not None and self._forbidden.allows_plain_lines(args):
+            return ALLOWED
+        plainly = self._allow_plainly(kinds, args)
         if plainly is not None:
             return plainly
         lexical, effort = False, Effort()
@@ -113,8 +116,6 @@ class Scope:
         """
         if kinds is None:
             return None
-        if not kinds and self._forbidden.allows_plain_lines(args):
-            return ALLOWED
         passes, by_path = self._forbidden.allows_plain, False
         for name, value in args.items():
             kind = kinds.get(name)

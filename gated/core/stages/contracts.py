@@ -91,8 +91,6 @@ class ContractSet:
 
     def ensures(self, tool: str) -> bool:
         """Whether an outcome of the tool may have a postcondition."""
-        if not self.any:
-            return False
         known = self._ensured.get(tool.casefold())
         return any(contract.ensure is not None for contract in self._anywhere) if known is None else known
 

@@ -37,7 +37,7 @@ class DfaEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     nesting: Literal["explicit", "inferred"] = "explicit"
 
 
-class DfaRules(Struct, frozen=True):
+class DfaRules(Struct, frozen=True, gc=False):
     """`paths[phase]` is the way from that phase to ACTING, without the phase itself; no entry: unreachable."""
 
     paths: Mapping[Phase, tuple[Phase, ...]]
@@ -48,7 +48,7 @@ class DfaRules(Struct, frozen=True):
     thread_steps: bool
 
 
-class DfaState(Struct, frozen=True):
+class DfaState(Struct, frozen=True, gc=False):
     """The phase, and the ACTING self-loops since the run last returned to PLANNING with nothing in flight."""
 
     phase: Phase = Phase.IDLE

@@ -76,7 +76,7 @@ class SemanticEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     judge: JudgeEntry | UnsetType = UNSET
 
 
-class Detector(Struct, frozen=True):
+class Detector(Struct, frozen=True, gc=False):
     """A compiled detector: thresholds in millionths (None: never), `timeout` in µs, whom it is asked about."""
 
     name: DetectorName
@@ -90,7 +90,7 @@ class Detector(Struct, frozen=True):
         return self.patterns is None or any(pattern.matches_wide(tool, args) for pattern in self.patterns)
 
 
-class SemanticRules(Struct, frozen=True):
+class SemanticRules(Struct, frozen=True, gc=False):
     detectors: tuple[Detector, ...]
     sensitive: frozenset[str]
     judge: JudgeEntry | None
@@ -99,7 +99,7 @@ class SemanticRules(Struct, frozen=True):
         return next((detector for detector in self.detectors if detector.name == name), None)
 
 
-class Seen(Struct, frozen=True):
+class Seen(Struct, frozen=True, gc=False):
     """What a thread's results left behind. `injection` is the highest score of one; the texts say why something is unknown."""
 
     injection: int = 0
