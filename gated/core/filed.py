@@ -99,7 +99,7 @@ class Filed(Struct, Generic[K, V], frozen=True, gc=False, array_like=True):
         return type(self)(self.open, self.final.delete(key))
 
 
-class Shelved(Filed[K, V], frozen=True, array_like=True):
+class Shelved(Filed[K, V], frozen=True, gc=False, array_like=True):
     """`aside` is what is open and was not spoken of lately. Its entries cost a decision nothing until one is spoken of again."""
 
     aside: Packed = Packed()
