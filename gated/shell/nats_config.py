@@ -25,6 +25,16 @@ from gated.errors import GatedError
 
 UserRole = Literal["daemon", "console", "agent", "approver", "operator", "runner", "auditor", "judge"]
 
+READING: Final = (
+    "health",
+    "policy.show",
+    "runs.show",
+    "can_i",
+    "tickets.list",
+    "tickets.page",
+    "tickets.show",
+    "log.*",
+)  # of the API
 NAMELESS: Final = ("daemon", "console")
 _VARIABLE: Final = re.compile(r"\$[A-Z][A-Z0-9_]*")
 
@@ -100,10 +110,7 @@ _MAY: Final[Mapping[UserRole, May]] = {
     ),
     "auditor": May(
         (
-            *(
-                f"{{gated}}.api.{verb}"
-                for verb in ("health", "policy.show", "runs.show", "tickets.list", "tickets.page", "tickets.show", "log.*")
-            ),
+            *(f"{{gated}}.api.{verb}" for verb in READING),
             # a cluster's log itself: what reads it asks for nothing else
             *(f"$JS.API.{verb}.{{stream}}" for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")),
         ),
