@@ -142,14 +142,19 @@ def _first(*values: bool | None) -> bool:
 def rules_for(
     approvals: Approvals, view: View, tool: str, args: Mapping[str, Any], excluded: Sequence[str]
 ) -> tuple[tuple[AnswerRule, ...], int]:
-    """The rules that must all be satisfied, and the µs they give: the first exact match and every merely wide one."""
+    """The rules that must all be satisfied, and the µs they give: the first exact match and every merely wide one.
+
+    A rule whose `when` compares types that do not compare is one that must be satisfied, too, and never the one that holds:
+    neither writing an argument otherwise nor the answer to it chooses who decides.
+    """
     held: Rule | None = None
     wide: list[Rule] = []
     for rule in approvals.rules:
         assert rule.on is not None
-        if rule.when is not None and not rule.when.applies(view, tool, args):
+        applies = True if rule.when is None else rule.when.applies(view, tool, args)
+        if applies is False:
             continue
-        if rule.on.matches(tool, args):
+        if applies and rule.on.matches(tool, args):
             held = held or rule
         elif rule.on.matches_wide(tool, args):
             wide.append(rule)

@@ -4,6 +4,7 @@ The library is `cel-expr-python` (docs/decisions/cel.md says why, and what its t
 refused, since the library would cut it there; an error, which it hands back as a value, is raised; and what macros may cost
 on these values is bounded before they run, since its own budget depends on the order of a map's keys, which is random.
 INVARIANT: length and nesting are capped before the parser sees the text, and only what an expression names is handed to it.
+What is plain is answered without the library (quick.py), and what is true only because types differ is an error (comparing.py).
 Known edges: `||` and `&&` absorb errors of one side; integers beyond 2^63 become doubles.
 """
 
@@ -19,13 +20,17 @@ from typing import Any, Final
 from cel_expr_python import cel
 from immutables import Map
 
+from gated.core.comparing import strictly
+from gated.core.quick import DOUBTS, shortcut
 from gated.core.tokens import TokenError, Tokens, read_tokens
 
 MAX_ITERATIONS: Final = 10_000  # of all macros of one evaluation; the library's own budget is the same
 MAX_WORK: Final = 1 << 28  # iterations times bytes of text: well under a second
+MAX_STRICT_WORK: Final = 1 << 20  # the same where comparisons are made in Python
 MAX_VALUE_DEPTH: Final = 100
 
 Names = Mapping[str, "frozenset[str] | None"]
+Reads = tuple[tuple[str, "tuple[str, ...] | None"], ...]
 
 RUN_FIELDS: Final = frozenset({"phase", "step_count", "counts", "cost_usd", "task", "labels", "failed"})
 RESULT_FIELDS: Final = frozenset({"status", "content", "facts"})
@@ -48,6 +53,10 @@ class EvaluationError(ValueError):
     """An expression that cannot be evaluated on these values, or gives something else than was wanted."""
 
 
+class MismatchError(EvaluationError):
+    """A result that rests on a comparison of what an agent wrote with a value of another type."""
+
+
 class Expression:
     """`reads` are the roots it needs, each with the fields it needs of it (None: the whole root).
 
@@ -55,7 +64,7 @@ class Expression:
     `returns` is the type of its result as far as that is known without values (`dyn` where it is not).
     """
 
-    __slots__ = ("_below", "_program", "_tokens", "doubt", "reads", "returns", "text")
+    __slots__ = ("_below", "_program", "_quick", "_strict", "_tokens", "doubt", "reads", "returns", "text")
 
     def __init__(self, text: str, names: Names) -> None:
         self.text = text
@@ -66,6 +75,8 @@ class Expression:
         self.reads = _reads(text, self._tokens, names)
         self._below = _narrowed(self._tokens.paths)
         self._program, self.doubt = _compile(text, names)
+        tree = self._program.serialize()
+        self._quick, self._strict = shortcut(tree), strictly(tree, tuple(sorted(names)))
         self.returns = str(self._program.return_type().name()).lower()
 
     @property
@@ -79,11 +90,39 @@ class Expression:
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The result, as plain data. Raises `EvaluationError`."""
-        handed = _handed(self.reads, values)
+        handed = self._taken(values)
+        if self._quick is not None:
+            try:
+                return self._quick(handed)
+            except DOUBTS:
+                pass
+        return self._asked(self._program, handed)
+
+    def test(self, values: Mapping[str, Any], *, either: bool = False) -> bool:
+        """Raises `EvaluationError` unless the result is a boolean, and `MismatchError` where it is true only since types differ.
+
+        `either`: also where it is false only since they do.
+        """
+        handed = self._taken(values)
+        if self._quick is not None:
+            try:
+                return _boolean(self._quick(handed))  # what it gives is the same in both readings
+            except DOUBTS:
+                pass
+        result = _boolean(self._asked(self._program, handed))
+        if self._strict is not None and (result or either):
+            self._prove(self._strict, handed)
+        return result
+
+    def _taken(self, values: Mapping[str, Any]) -> Handed:
+        handed = values if values.__class__ is Handed else _handed(self.reads, values)
         if self._tokens.macros:
-            _bound(self._tokens, handed)
+            _bound(self._tokens, handed, MAX_WORK)
+        return handed
+
+    def _asked(self, program: cel.Expression, handed: Handed) -> Any:
         try:
-            found = self._program.eval(data=handed)
+            found = program.eval(data=handed)
         except (RuntimeError, TypeError, ValueError) as error:
             raise EvaluationError(self._said(str(error))) from error
         value = found.value()
@@ -93,12 +132,13 @@ class Expression:
             raise EvaluationError(self._said(str(value)))
         return found.plain_value()
 
-    def test(self, values: Mapping[str, Any]) -> bool:
-        """Raises `EvaluationError` unless the result is a boolean."""
-        result = self.evaluate(values)
-        if not isinstance(result, bool):
-            raise EvaluationError(f"it gives {_kind(result)}, not true or false")
-        return result
+    def _prove(self, strict: cel.Expression, handed: Handed) -> None:
+        try:
+            if self._tokens.macros:
+                _bound(self._tokens, handed, MAX_STRICT_WORK)
+            self._asked(strict, handed)
+        except EvaluationError as error:
+            raise MismatchError(str(error)) from error
 
     def number(self, values: Mapping[str, Any]) -> int | float:
         """Raises `EvaluationError` unless the result is a finite number."""
@@ -112,6 +152,12 @@ class Expression:
         if self._tokens.macros:
             return "a value is missing or has the wrong type"
         return _brief(message).encode("unicode_escape").decode()
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise EvaluationError(f"it gives {_kind(value)}, not true or false")
+    return value
 
 
 def compile_expression(text: str, names: Names) -> Expression:
@@ -134,7 +180,7 @@ def _uses(root: str, fields: tuple[str, ...] | None) -> list[str]:
 # --- compiling -------------------------------------------------------------------------------------------------------
 
 
-def _reads(text: str, tokens: Tokens, names: Names) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
+def _reads(text: str, tokens: Tokens, names: Names) -> Reads:
     found: list[tuple[str, tuple[str, ...] | None]] = []
     for root in sorted({path[0] for path in tokens.paths} & set(names)):
         paths = [path for path in tokens.paths if path[0] == root]
@@ -190,26 +236,33 @@ def _near(name: str, known: Iterable[str]) -> str:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _handed(reads: tuple[tuple[str, tuple[str, ...] | None], ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    handed: dict[str, Any] = {}
-    for root, fields in reads:
-        value = values[root]
-        if fields is None or not isinstance(value, dict):
-            handed[root] = _plain(value, 0)
-            continue
-        handed[root] = narrowed = {}
-        for field in fields:  # loops, not comprehensions: this runs for every call
-            if field in value:
-                narrowed[field] = _plain(value[field], 0)
-    return handed
+class Handed(dict[str, Any]):
+    """Values as the library takes them, of nothing but what an expression names."""
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _handed(reads: Reads, values: Mapping[str, Any]) -> Handed:
+    return Handed((root, taken(values[root], fields)) for root, fields in reads)
+
+
+def taken(value: Any, fields: tuple[str, ...] | None) -> Any:
+    """As the library takes it; of a map no more than `fields`, unless they are None. Raises `EvaluationError`."""
+    if fields is None or not isinstance(value, dict):
+        return plain(value)
+    found = {}
+    for field in fields:  # a loop, no comprehension: this runs for every call
+        if field in value:
+            found[field] = plain(value[field])
+    return found
+
+
+def plain(value: Any, depth: int = 0) -> Any:
     """The value as the library takes it. Raises `EvaluationError` for what it would take for something else."""
     kind = value.__class__
     if kind is str:
         if "\0" in value:
             raise EvaluationError("a text holds a NUL character")
+        if not value.isascii():
+            _encodable(value)
         return value
     if kind is int:
         return value if -(1 << 63) <= value < 1 << 63 else _double(value)
@@ -220,16 +273,23 @@ def _plain(value: Any, depth: int) -> Any:
     if depth > MAX_VALUE_DEPTH:
         raise EvaluationError(f"a value is nested deeper than {MAX_VALUE_DEPTH}")
     if kind is dict or kind is Map:
-        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+        return {_key(key): plain(item, depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
-        return [_plain(item, depth + 1) for item in value]
+        return [plain(item, depth + 1) for item in value]
     raise EvaluationError(f"a value is {kind.__name__}, which is not JSON")
 
 
+def _encodable(value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise EvaluationError("a text holds half a character") from error
+
+
 def _key(key: Any) -> str:
-    if key.__class__ is not str or "\0" in key:
-        raise EvaluationError("a key is no text, or holds a NUL character")
-    return str(key)
+    if key.__class__ is not str:
+        raise EvaluationError("a key is no text")
+    return str(plain(key))
 
 
 def _double(value: float) -> float:
@@ -242,12 +302,12 @@ def _double(value: float) -> float:
     return found
 
 
-def _bound(tokens: Tokens, handed: Mapping[str, Any]) -> None:
+def _bound(tokens: Tokens, handed: Mapping[str, Any], most: int) -> None:
     """Refuse values on which macros could run too long. Every list that can arise is counted by its longest ancestor."""
     size, longest = _weigh(handed)
     longest = max(longest, tokens.literal) * tokens.sums
     iterations = tokens.macros * longest**tokens.macro_depth
-    if iterations > MAX_ITERATIONS or iterations * size > MAX_WORK:
+    if iterations > MAX_ITERATIONS or iterations * size > most:
         raise EvaluationError(f"a list of {longest} is too long for macros {tokens.macro_depth} deep over {size} bytes")
 
 

@@ -18,7 +18,11 @@ from gated.core.expressions import (
     EvaluationError,
     Expression,
     ExpressionError,
+    Handed,
+    MismatchError,
     compile_expression,
+    plain,
+    taken,
 )
 from gated.events import Phase
 
@@ -48,12 +52,12 @@ class View(Struct, frozen=True):
 Fields = tuple[str, ...] | None
 
 
-def values(expression: Expression, view: View, tool: str | None = None, args: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the expression names, and nothing else. A view of no call has neither `tool` nor `args`."""
-    found: dict[str, Any] = {}
+def values(expression: Expression, view: View, tool: str | None = None, args: Mapping[str, Any] | None = None) -> Handed:
+    """What the expression names, and nothing else. A view of no call has neither `tool` nor `args`. Raises `EvaluationError`."""
+    found = Handed()
     for root, fields in expression.reads:
         if root == "args":
-            found[root] = args
+            found[root] = taken(args, fields)
         elif root == "tool":
             found[root] = tool
         elif root == "run":
@@ -64,9 +68,9 @@ def values(expression: Expression, view: View, tool: str | None = None, args: Ma
 
 
 def _run(expression: Expression, fields: Fields, view: View, tool: str | None) -> dict[str, Any]:
-    run = {field: _RUN[field](view) for field in (_RUN if fields is None else fields)}
-    if "counts" in run:
-        run["counts"] = _counts(*expression.below("run", "counts"), view.counts, tool)
+    run = {}
+    for field in _RUN if fields is None else fields:
+        run[field] = _counts(*expression.below("run", "counts"), view.counts, tool) if field == "counts" else _RUN[field](view)
     return run
 
 
@@ -85,8 +89,8 @@ _RUN: Final[Mapping[str, Callable[[View], Any]]] = {
     "step_count": lambda view: view.step_count,
     "counts": lambda view: view.counts,
     "cost_usd": lambda view: view.cost_usd,
-    "task": lambda view: view.task,
-    "labels": lambda view: view.labels,
+    "task": lambda view: plain(view.task),
+    "labels": lambda view: plain(view.labels),
     "failed": lambda view: view.failed,
 }
 
@@ -108,10 +112,12 @@ class When:
     def __init__(self, text: str) -> None:
         self.expression = compile_expression(text, WHEN_NAMES)
 
-    def applies(self, view: View, tool: str, args: Mapping[str, Any]) -> bool:
-        """What cannot be evaluated, or is no boolean, counts as true: a rule only ever asks more of people."""
+    def applies(self, view: View, tool: str, args: Mapping[str, Any]) -> bool | None:
+        """What cannot be evaluated, or is no boolean, counts as true. None: it rests on values of types that do not compare."""
         try:
-            return self.expression.test(values(self.expression, view, tool, args))
+            return self.expression.test(values(self.expression, view, tool, args), either=True)
+        except MismatchError:
+            return None
         except EvaluationError:
             return True
 

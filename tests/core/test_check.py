@@ -234,12 +234,6 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "the key takes `file_path`, which the schema of `Write` does not have",
     ),
-    "a negation that another type makes true": (
-        [("args.amount <= 100", '!(args.currency in [\\"XXX\\"])')],
-        23,
-        "advice",
-        "`args.currency` of another type is in no list",
-    ),
     "contract of nothing": ([("on: pay, require", "on: wire, require")], 23, "warning", "no agent may call what `wire` matches"),
     "contract of a stage that is off": (
         [("    owner", "    checks: [privilege, dfa, order]\n    owner")],

@@ -86,7 +86,7 @@ def test_a_type_error_in_a_rule_denies(env: Any) -> None:
     forbids = OPEN.replace("{a: {", "{a: {forbidden_tools: ['T(env ~ \"*prod*\")'], ")
     assert Acts(OPEN + plain).ask("T", env=env) == "deny"
     assert Acts(OPEN + typed).ask("T", env=env) == "deny"
-    assert Acts(OPEN + rule).ask("T", env="prod") == "deny"
+    assert Acts(OPEN + rule).ask("T", env=env) == "deny"
     assert Acts(OPEN + rule).ask("T") == "deny"
     if "prod" in str(env):
         assert Acts(forbids).ask("T", env=env) == "deny"

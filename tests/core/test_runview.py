@@ -88,9 +88,13 @@ def test_only_what_is_named_is_made() -> None:
         ("args.note == 'x'", {"note": "x\0"}, True),
         ("run.counts[tool] > 1", {}, True),
         ("agent == 'other'", {}, False),
+        ("args.env == 'prod'", {"env": "prod"}, True),
+        ("args.env == 'prod'", {"env": ["prod"]}, None),
+        ("args.env != 'prod'", {"env": ["prod"]}, None),
+        ("args.env == 'prod' || agent == 'payer'", {"env": 5}, True),
     ],
 )
-def test_when_counts_as_true_where_it_cannot_be_evaluated(text: str, args: dict[str, Any], applies: bool) -> None:
+def test_when_counts_as_true_where_it_cannot_be_evaluated(text: str, args: dict[str, Any], applies: bool | None) -> None:
     assert compile_when(text).applies(VIEW, "pay", args) is applies
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 from gated.core.lint.advice import Advice, Subject, may_meet
 from gated.core.order.patterns import compile_pattern
-
-_ARGUMENT: Final = r"(args(?:\.\w+)+)"
-# An argument that a rule forbids some values of, and whose type it does not ask for.
-_NEGATED: Final = re.compile(rf"^(?!.*\btype\()(?:.*!\(\s*{_ARGUMENT}\s+in\b|.*{_ARGUMENT}\s*!=)", re.DOTALL)
 
 
 def rules(subject: Subject) -> Iterator[Advice]:
@@ -25,17 +19,7 @@ def rules(subject: Subject) -> Iterator[Advice]:
             yield Advice((*place, "on"), f"contract `{entry.name}` is dead: no agent may call what `{entry.on}` matches")
         if entry.mode == "observe":
             yield Advice((*place, "mode"), f"contract `{entry.name}` is only observed", "advice")
-        if entry.require is not None and (said := _NEGATED.search(entry.require)) is not None:
-            yield Advice((*place, "require"), _of_another_type(said[1] or said[2]), "advice")
     yield from _undecidable(subject)
-
-
-def _of_another_type(argument: str) -> str:
-    """In CEL values of two types are unequal, and that is no error."""
-    return (
-        f"`{argument}` of another type is in no list and equal to nothing, so the negation holds: say what its type must be, "
-        f"as in `type({argument}) == string && …`"
-    )
 
 
 def _undecidable(subject: Subject) -> Iterator[Advice]:

@@ -161,7 +161,7 @@ def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
 
 def _clears(at_once: AtOnce, view: View, call: Call) -> bool:
     try:
-        return at_once.all_hold.evaluate(values(at_once.all_hold, view, call.tool, call.args)) is True
+        return at_once.all_hold.test(values(at_once.all_hold, view, call.tool, call.args))
     except EvaluationError:
         return False
 

@@ -88,9 +88,8 @@ def test_what_cannot_be_evaluated_denies_whatever_otherwise_says(otherwise: str,
 @pytest.mark.parametrize("env", ["prod", ["prod"], 5, None, {"prod": 1}])
 def test_a_type_mismatch_never_lifts_a_forbidding_rule(env: Any) -> None:
     """pains.md: deny if `args.env in [prod]`; `["prod"]` and 5 slipped through."""
-    assert found(
-        rules({"on": "deploy", "require": "type(args.env) == string && !(args.env in ['prod'])"}), "deploy", {"env": env}
-    )
+    for text in ("!(args.env in ['prod'])", "args.env != 'prod'", "type(args.env) == string && !(args.env in ['prod'])"):
+        assert found(rules({"on": "deploy", "require": text}), "deploy", {"env": env})
     assert found(rules({"on": "deploy", "require": "!args.env.startsWith('prod')"}), "deploy", {"env": env})
 
 
@@ -120,13 +119,13 @@ def test_only_contracts_about_the_tool_are_evaluated(monkeypatch: pytest.MonkeyP
     """20 contracts of which two apply cost one evaluation where both hold, and say each what is wrong where one does not."""
     contracts = rules(*({"on": f"tool{n % 10}", "require": f"args.n != {n}"} for n in range(20)))
     asked: list[str] = []
-    evaluate = Expression.evaluate
+    test = Expression.test
 
-    def spy(self: Expression, values: Any) -> Any:
+    def spy(self: Expression, values: Any) -> bool:
         asked.append(self.text)
-        return evaluate(self, values)
+        return test(self, values)
 
-    monkeypatch.setattr(Expression, "evaluate", spy)
+    monkeypatch.setattr(Expression, "test", spy)
     assert found(contracts, "tool3", {"n": 1}) == ()
     assert asked == ["(args.n != 3\n) && (args.n != 13\n)"]
     asked.clear()
