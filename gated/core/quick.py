@@ -141,7 +141,7 @@ def _decided(asked: Iterable[tuple[Read, Values]], decisive: bool) -> bool:
             sure = False
             continue
         if found is decisive:
-            return decisive
+            return found is True
         sure = sure and found.__class__ is bool
     if not sure:
         raise Unsure

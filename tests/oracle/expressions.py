@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import cel
@@ -14,9 +15,17 @@ from oracle.values import Json
 RECENT = 5
 
 
+_FORBIDS = re.compile(r"(args(?:\.\w+)+) != '")
+
+
 def evaluate(expression: str, names: dict[str, Any]) -> Json:
-    """Raises what the library raises for what cannot be evaluated."""
-    return cel.evaluate(expression, names)
+    """Raises what the library raises for what cannot be evaluated; pains.md: what is true only because types differ is such."""
+    found: Json = cel.evaluate(expression, names)
+    if found is True:
+        for path in _FORBIDS.findall(expression):
+            if not isinstance(cel.evaluate(path, names), str):
+                raise TypeError(f"{path} is no text")
+    return found
 
 
 def names_of(question: Question) -> dict[str, Any]:
