@@ -231,7 +231,7 @@ def ancestors(policies: Policies, state: ThreadState, run_id: RunId) -> tuple[Ru
 
 
 def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: CallSettled) -> ThreadState:
-    run = state.runs[run_id]
+    run = state.runs.open.get(run_id) or state.runs[run_id]
     entry = run.in_flight[decision.call]
     profile = policies[run.policy].profile(run.agent)
     ended = bool(run.end)
@@ -250,7 +250,7 @@ def _settled(policies: Policies, state: ThreadState, run_id: RunId, decision: Ca
         dfa=run.dfa if decision.phase is None else replace(run.dfa, phase=decision.phase),
         recent=(*run.recent[1 - RECENT :], Recent(entry.tool, decision.status, entry.args_sha256)),
     )
-    runs = state.runs.set(run_id, run)
+    runs = state.runs.set(run_id, run) if run.end else state.runs.keep(run_id, run)
     for ancestor_id in entry.ancestors:
         ancestor = runs[ancestor_id]
         below = None if ancestor.below is None else ancestor.below.settle(*spend)

@@ -18,9 +18,11 @@ from gated.events import (
     CallId,
     CallSettled,
     Finding,
+    Move,
     OutcomeReported,
     Phase,
     Reading,
+    Reminder,
     RunEnded,
     Status,
     UngatedExecution,
@@ -98,36 +100,44 @@ def settle(
     reading: Reading | None = None,
 ) -> None:
     """End an admitted call: apply its settlement, and end the run where that fails it."""
-    run = turn.run
+    run, state, profile = turn.run, turn.state, turn.profile
     entry = run.in_flight[call]
-    admitting = turn.registry.known[entry.policy].profile(run.agent)
-    moved = engine.settle(admitting.machines, turn.state.order, turn.run_id, entry.touches, status, content, facts)
-    reminders = () if ("order", True) in admitting.stages else moved.reminders  # what is observed never speaks
-    stays = bool(run.end) or len(run.in_flight) > 1 or run.phase in TERMINAL
-    breached = _breached(turn, entry, status, content, facts)
+    moves: tuple[Move, ...] = ()
+    reminders: tuple[Reminder, ...] = ()
+    if entry.touches:
+        admitting = turn.registry.known[entry.policy].profile(run.agent)
+        moved = engine.settle(admitting.machines, state.order, turn.run_id, entry.touches, status, content, facts)
+        moves = moved.moves
+        reminders = () if ("order", True) in admitting.stages else moved.reminders  # what is observed never speaks
+    stays = run.end or len(run.in_flight) > 1 or run.dfa.phase in TERMINAL
+    breached = _breached(turn, entry, status, content, facts) if profile.contracts.any else ()
     summary = _text(content) if status == "error" and content is not None else ""
-    rule, circuit = turn.profile.breaker.rule(entry.tool), turn.state.circuits.get(entry.tool)
+    rule, circuit = profile.breaker.rule(entry.tool), state.circuits.get(entry.tool)
+    rules = turn.policy.semantic
+    read = None if rules is None else _reading(turn, rules, call, entry.tool, status, content, facts, reading, lapsed)
     turn.do(
         CallSettled(
-            call=call,
-            status=status,
-            cost_microusd=cost_microusd,
-            tokens=tokens,
-            phase=None if stays else Phase.OBSERVING,
-            moves=moved.moves,
-            reminders=reminders,
-            lapsed=lapsed,
-            breached=breached,
-            summary=summary,
-            reading=_reading(turn, call, entry.tool, status, content, facts, reading, lapsed),
-            circuit=breaker.settle(rule, circuit, (turn.run_id, call), status, entry.due if lapsed else turn.at),
+            call,
+            status,
+            cost_microusd,
+            tokens,
+            None if stays else Phase.OBSERVING,
+            moves,
+            reminders,
+            lapsed,
+            breached,
+            summary,
+            breaker.settle(rule, circuit, (turn.run_id, call), status, entry.due if lapsed else turn.at),
+            read,
         )
     )
-    _end_if_failed(turn, entry.tool, status, summary, breached)
+    if status == "error" or breached:
+        _end_if_failed(turn, entry.tool, status, summary, breached)
 
 
 def _reading(
     turn: Turn,
+    rules: semantic.SemanticRules,
     call: CallId,
     tool: str,
     status: Status,
@@ -137,9 +147,6 @@ def _reading(
     lapsed: bool,
 ) -> Reading | None:
     """What detectors made of the result; what they must still look at is noted for whoever can ask them."""
-    rules = turn.policy.semantic
-    if rules is None:
-        return None
     if lapsed:
         return semantic.lost(rules, tool)
     result = [content, facts] if facts else content

@@ -304,6 +304,8 @@ def advance(
 ) -> OrderState:
     """The call is over: its flights end, its moves happen, the thread's tick grows by one."""
     order = replace(order, tick=order.tick + 1)
+    if not touches:
+        return order
     targets = {move.machine: move.to for move in moves}  # a call touches a machine at one key
     emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"}
     for touch in touches:

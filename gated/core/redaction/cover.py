@@ -183,7 +183,7 @@ def is_clear(said: Observation, redactor: Redactor) -> bool:
                 return False
         return True
     if isinstance(said, OutcomeReported):
-        return (said.content is None and not said.facts) or not redactor.suspects((said.content, said.facts))
+        return not redactor.suspects((said.content, said.facts) if said.facts else said.content)
     return False
 
 

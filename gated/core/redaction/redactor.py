@@ -215,10 +215,13 @@ def _is_long_number(value: Any) -> bool:
 
 def _lines(value: Any) -> str:
     """Every text, key and long number of a value, a line each; walked without recursion."""
-    try:
-        return "\n".join((*value, *value.values()))  # the usual call: names and texts
-    except (AttributeError, TypeError):
-        pass
+    if type(value) is str:
+        return value
+    if type(value) is dict:
+        try:
+            return "\n".join((*value, *value.values()))  # the usual call: names and texts
+        except TypeError:
+            pass
     found: list[str] = []
     stack = [value]
     while stack:
