@@ -1,10 +1,11 @@
 """What `gated tickets watch` shows and what its keys do, without a terminal and without a gate: keys in, wishes and a screen out.
 
-INVARIANT: a ticket is approved only from its own page, so with its arguments in full before the person's eyes.
+INVARIANT: a ticket is approved only from its own page, and only once its last line was on the screen.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -16,9 +17,16 @@ from gated.cli import ticket_text
 Line = dict[str, Any]
 
 LIST_HELP: Final = "↑↓ choose   enter show   a approve   r reject   q quit"
-PAGE_HELP: Final = "a approve   r reject   ↑↓ scroll   esc back   q quit"
+PAGE_HELP: Final = "a approve   r reject   ↑↓ pgdn end scroll   esc back   q quit"
 NOTE_HELP: Final = "enter reject   esc go back"
 _CONSOLE: Final = Console()  # wrapping needs one; nothing is printed on it
+
+
+@lru_cache(maxsize=2000)
+def _wrapped(line: str, width: int) -> tuple[Text, ...]:
+    """A line of markup as it is laid out on a screen: long ones are costly, and drawn every second."""
+    text = Text.from_markup(line)
+    return tuple(text.wrap(_CONSOLE, width)) if text.plain else (text,)
 
 
 class Wish(NamedTuple):
@@ -41,7 +49,8 @@ class Board:
         self.away = False  # no connection: what is shown may be of before
         self.chosen: str | None = None
         self.scroll = 0
-        self._rows = 24
+        self.unseen = 0  # lines of the page that were not on the screen yet
+        self._width, self._rows = 80, 24
 
     # --- what waits --------------------------------------------------------------------------------------------------
 
@@ -82,7 +91,7 @@ class Board:
             return None
         order = list(self.lines)
         at = order.index(line["ticket"])
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10}
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -len(order), "end": len(order)}
         if key in steps:
             self.chosen = order[min(max(at + steps[key], 0), len(order) - 1)]
         elif key in ("enter", "a"):
@@ -92,11 +101,16 @@ class Board:
         return None
 
     def _on_page(self, key: str, page: Line) -> Wish | None:
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": 4 - self._rows, "pagedown": self._rows - 4}
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": 6 - self._rows, "pagedown": self._rows - 6}
         if key in steps:
             self.scroll = max(0, self.scroll + steps[key])
+        elif key in ("home", "end"):
+            self.scroll = 0 if key == "home" else len(self._laid_out())
         elif key in ("escape", "backspace"):
             self.page = None
+        elif key == "a" and self.unseen:
+            lines = "1 line" if self.unseen == 1 else f"{self.unseen} lines"
+            self.message = f"{lines} below were not on the screen yet: look at the end of it first"
         elif key == "a":
             return Wish("approve", page)
         elif key == "r":
@@ -120,11 +134,12 @@ class Board:
     def show(self, line: Line) -> None:
         """A ticket in full, as it was asked for."""
         self.page, self.scroll = line, 0
+        self.unseen = len(self._laid_out())
 
     # --- the screen --------------------------------------------------------------------------------------------------
 
     def screen(self, width: int, rows: int) -> RenderableType:
-        self._rows = rows
+        self._width, self._rows = width, rows
         count = len(self.lines)
         waits = "no tickets wait" if count == 0 else "1 ticket waits" if count == 1 else f"{count} tickets wait"
         head = Text.assemble((waits, "bold"), (f"   you are {self.by}", "dim"))
@@ -133,7 +148,7 @@ class Board:
         return Group(head, Text(""), *self._middle(width, rows - 5), Text(""), *self._foot(width))
 
     def _middle(self, width: int, room: int) -> list[RenderableType]:
-        return self._list(width, room) if self.page is None else self._page(self.page, width, room)
+        return self._list(width, room) if self.page is None else self._page(room)
 
     def _list(self, width: int, room: int) -> list[RenderableType]:
         line = self.selected()
@@ -145,17 +160,20 @@ class Board:
         shown = [self.lines[ticket] for ticket in order[first : first + room - 1]]
         return [ticket_text.listing(shown, selected=at - first, width=width)]
 
-    def _page(self, page: Line, width: int, room: int) -> list[RenderableType]:
-        wrapped: list[Text] = []
-        for line in ticket_text.whole(page):
-            text = Text.from_markup(line)
-            wrapped += text.wrap(_CONSOLE, width) if text.plain else [text]
+    def _page(self, room: int) -> list[RenderableType]:
+        wrapped = self._laid_out()
         self.scroll = min(self.scroll, max(0, len(wrapped) - room))
         shown = wrapped[self.scroll : self.scroll + room]
         below = len(wrapped) - self.scroll - len(shown)
         if below > 0:
-            shown[-1] = Text(f"… {below + 1} more lines", style="dim")
+            below += 1
+            shown[-1] = Text(f"… {below} more lines", style="dim")
+        self.unseen = min(self.unseen, below)
         return [*shown]
+
+    def _laid_out(self) -> list[Text]:
+        lines = [] if self.page is None else ticket_text.whole(self.page)
+        return [text for line in lines for text in _wrapped(line, self._width)]
 
     def _foot(self, width: int) -> list[RenderableType]:
         if self.note is not None:

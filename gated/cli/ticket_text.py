@@ -76,7 +76,7 @@ def time_left(line: Line) -> Text:
 def why(line: Line) -> str:
     """Who has approved so far, whether people could not be told, and the reasons."""
     reasons = "; ".join(ask["reason"] for ask in line["asks"])
-    names = ", ".join(answer["by"] for answer in line["answers"])
+    names = ", ".join(dict.fromkeys(answer["by"] for answer in line["answers"]))
     untold = "(undelivered) " if line.get("undelivered") else ""
     return untold + (f"({names} approved) {reasons}" if names else reasons)
 

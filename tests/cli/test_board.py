@@ -58,8 +58,31 @@ def test_a_ticket_is_approved_only_from_its_own_page() -> None:
     (wish,) = press(made, "down", "a")
     assert (wish.kind, wish.line["ticket"]) == ("open", "t1")
     made.show(full(1))
+    assert press(made, "a") == []  # it was not drawn yet
+    text(made)
     (wish,) = press(made, "a")
     assert (wish.kind, wish.line["ticket"]) == ("approve", "t1")
+
+
+@pytest.mark.parametrize("keys", [["pagedown"] * 14, ["down"] * 242, ["end"]])
+def test_what_does_not_fit_is_approved_only_once_its_end_was_on_the_screen(keys: list[str]) -> None:
+    """Found in a terminal: 3,000 lines below were never looked at."""
+    made = board()
+    made.show(full(0, {"body": "A" * 20_000, "last": 1}))
+    assert "more lines" in text(made)
+    assert press(made, "a") == []
+    assert "lines below were not on the screen yet" in text(made)
+    for key in keys[:-1]:
+        made.press(key)
+        text(made)
+    assert press(made, "a") == []
+    text(made)
+    made.press(keys[-1])
+    text(made)
+    assert press(made, "a") == [Wish("approve", made.page or {})]
+    made.show(full(1, {"body": "A" * 20_000}))
+    text(made)
+    assert press(made, "a") == []
 
 
 def test_rejecting_takes_a_note_and_can_be_thought_over() -> None:
