@@ -15,9 +15,9 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gated.core.order.machines import STAGE, STRICTNESS, Action, Machine, Transition, default_reason
+from gated.core.order.machines import STAGE, STRICTNESS, Action, EmitEntry, Machine, Transition, default_reason
 from gated.core.order.possible import possible_states
-from gated.core.order.state import Instance, OrderState, Violation, slot_of
+from gated.core.order.state import Instance, Kind, OrderState, Violation, slot_of
 from gated.core.order.templates import escape_text
 from gated.core.order.touching import MAX_KEY_BYTES, Idle, MachineSet, Touched
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
@@ -175,13 +175,12 @@ def settle(
         machine = machines.by_name.get(touch.machine)
         if machine is not None and machine.declares(touch):
             instance = _instance(order, machine, run, touch.key)
-            if not touch.exact or _in_flight(instance, run, machine, touch):
+            if not touch.exact or _in_flight(instance, run, machine.kind(touch)):
                 _conclude(machine, order, touch, instance.state, (status, content, facts), moves, reminders)
     return Settlement(tuple(moves), tuple(reminders)) if moves or reminders else NOTHING_SETTLED
 
 
-def _in_flight(instance: Instance, run: RunId, machine: Machine, touch: Touch) -> bool:
-    kind = machine.kind(touch)
+def _in_flight(instance: Instance, run: RunId, kind: Kind) -> bool:
     for flight in instance.flights:
         if flight.kind == kind and flight.run == run:
             return True
@@ -203,7 +202,8 @@ def _conclude(
         if transition.lists(current) or index in touch.overrides:
             listed = True
             if transition.fits(*outcome):
-                target, reminder = transition.to, _emitted(machine, order, touch, index)
+                target = transition.to
+                reminder = None if transition.emit is None else _emitted(machine, order, touch, transition.emit, index)
                 break
     if not listed:
         target, reminder = None, _warned(machine, touch, current)
@@ -213,10 +213,9 @@ def _conclude(
         reminders.append(reminder)
 
 
-def _emitted(machine: Machine, order: OrderState, touch: Touch, fired: int) -> Reminder | None:
+def _emitted(machine: Machine, order: OrderState, touch: Touch, emit: EmitEntry, fired: int) -> Reminder | None:
     """The reminder of a transition; an observed machine moves and says nothing."""
-    emit = machine.transitions[fired].emit
-    if emit is None or machine.observed:
+    if machine.observed:
         return None
     last = order.reminded_at(machine.name, touch.key)
     if last is not None and order.tick + 1 - last < emit.cooldown_turns:
@@ -307,27 +306,33 @@ def advance(
     if not touches:
         return order
     targets = {move.machine: move.to for move in moves}  # a call touches a machine at one key
-    emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"}
+    landed: list[tuple[str, str, Instance]] = []
+    moved: list[str] = []
     for touch in touches:
-        if touch.exact:
-            order = _landed(order, run, call, touch, targets.get(touch.machine))
+        found = _landed(order, run, call, touch, targets.get(touch.machine)) if touch.exact else None
+        if found is not None:
+            landed.append(found)
+            if touch.machine in targets:
+                moved.append(touch.machine)
+    order = order.put(landed)
+    for machine in moved:
+        order = order.counted(machine, "transitioned")
+    emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"}
+    for touch in touches if emitted else ():
         if touch.machine in emitted:
             order = _throttled(order, machines, touch).counted(touch.machine, "emitted")
     return order
 
 
-def _landed(order: OrderState, run: RunId, call: CallId, touch: Touch, target: str | None) -> OrderState:
-    """Off its instance, wherever that is: the run's policy, and with it the machine's scope, may have changed meanwhile."""
+def _landed(order: OrderState, run: RunId, call: CallId, touch: Touch, target: str | None) -> tuple[str, str, Instance] | None:
+    """Its instance without the call, wherever that is: the run's policy, and with it the machine's scope, may have changed."""
     for scope in ("thread", "run"):
         slot = slot_of(touch.machine, scope, run)
         instance = order.at(slot, touch.key)
         left = None if instance is None else instance.left(run, call)
-        if left is not None and target is None:
-            return order.put(slot, touch.key, left)
-        if left is not None and target is not None:
-            order = order.put(slot, touch.key, replace(left, state=target, moved=True))
-            return order.counted(touch.machine, "transitioned")
-    return order
+        if left is not None:
+            return slot, touch.key, left if target is None else Instance(target, True, left.flights, left.kinds)
+    return None
 
 
 def _throttled(order: OrderState, machines: MachineSet, touch: Touch) -> OrderState:

@@ -155,8 +155,8 @@ class Machine(Struct, frozen=True):
 
     def declares(self, touch: Touch) -> bool:
         """Whether the touch can be this machine's: it may have been another policy's machine of the same name."""
-        last = max(touch.exact[-1:] + touch.wide[-1:], default=-1)
-        return last < len(self.transitions)
+        count = len(self.transitions)
+        return not (touch.exact and touch.exact[-1] >= count) and not (touch.wide and touch.wide[-1] >= count)
 
 
 def compile_machine(entry: MachineEntry) -> Machine:

@@ -58,6 +58,9 @@ class Instance(Struct, frozen=True, gc=False, array_like=True):
 
     def left(self, run: RunId, call: CallId) -> Instance | None:
         """Without that call; None where it is not in flight here."""
+        if len(self.flights) == 1:  # the usual case
+            flight = self.flights[0]
+            return Instance(self.state, self.moved) if flight.call == call and flight.run == run else None
         for index, flight in enumerate(self.flights):
             if flight.call == call and flight.run == run:
                 flights = self.flights[:index] + self.flights[index + 1 :]
@@ -115,20 +118,31 @@ class OrderState(Struct, frozen=True, gc=False):
             return self.keys(slot).get(key) if self.past.size else None
         return keys.get(key)
 
-    def put(self, slot: str, key: str, instance: Instance) -> OrderState:
-        """With the instance; one that never moved and has nothing in flight is as good as none."""
-        keys: Map[str, Instance] = self.instances.get(slot) or Map()
-        before = len(keys)
-        if instance.moved or instance.flights:
-            keys = keys.set(key, instance)
-        elif key in keys:
-            keys = keys.delete(key)
-        else:
-            return self
-        instances = self.instances.set(slot, keys) if keys else self.instances.delete(slot)
-        if slot in self.retired:
-            return replace(self, instances=instances)._rested(slot)
-        return replace(self, instances=instances, size=self.size + len(keys) - before)
+    def put(self, changes: Iterable[tuple[str, str, Instance]]) -> OrderState:
+        """With these instances, by slot and key; one that never moved and has nothing in flight is as good as none."""
+        instances, size, retired = self.instances.mutate(), self.size, self.retired
+        resting: list[str] = []
+        for slot, key, instance in changes:
+            keys: Map[str, Instance] = instances.get(slot) or Map()
+            before = len(keys)
+            if instance.moved or instance.flights:
+                keys = keys.set(key, instance)
+            elif key in keys:
+                keys = keys.delete(key)
+            else:
+                continue
+            if keys:
+                instances[slot] = keys
+            else:
+                del instances[slot]
+            if slot in retired:
+                resting.append(slot)
+            else:
+                size += len(keys) - before
+        order = replace(self, instances=instances.finish(), size=size)
+        for slot in resting:
+            order = order._rested(slot)
+        return order
 
     def retire(self, slots: Iterable[str]) -> OrderState:
         """What a run leaves behind in its own slots can be looked at, and takes no room any more."""
