@@ -239,6 +239,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 class Handed(dict[str, Any]):
     """Values as the library takes them, of nothing but what an expression names."""
 
+    __slots__ = ()
+
 
 def _handed(reads: Reads, values: Mapping[str, Any]) -> Handed:
     return Handed((root, taken(values[root], fields)) for root, fields in reads)

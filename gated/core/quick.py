@@ -108,6 +108,8 @@ def _call(node: Node, written: Names) -> Read:
         return _within(node, written)
     if function in _LOGIC:
         return _joined([_made(part, written) for part in _flat(function, node)], _LOGIC[function])
+    if function in _ORDERS and parts[1].kind is Kind.CONSTANT:
+        return _against(_ORDERS[function], _made(parts[0], written), _plain_constant(parts[1]))
     made = [_made(part, written) for part in parts]
     maker = _FUNCTIONS.get((function, len(made)))
     if maker is None:
@@ -195,6 +197,8 @@ def _typed(node: Node, written: Names) -> Read | None:
 
 
 def _same(node: Node, written: Names) -> Read:
+    if node.parts[1].kind is Kind.CONSTANT and is_doubtful(node, written):
+        return _against(operator.eq, _made(node.parts[0], written), _plain_constant(node.parts[1]))
     left, right = (_made(part, written) for part in node.parts)
     if any(map(is_null, node.parts)):
         return lambda values: left(values) is right(values)
@@ -267,6 +271,22 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Read, Read], Read
 
 
 _ORDERED: Final = frozenset({int, str, float})
+_ORDERS: Final = {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}
+
+
+def _against(compare: Callable[[Any, Any], bool], read: Read, constant: Any) -> Read:
+    """The usual comparison, with a constant."""
+    kind = constant.__class__
+    if kind not in _SCALARS:
+        raise _NotPlain
+
+    def compared(values: Values) -> bool:
+        value = read(values)
+        if value.__class__ is kind or (_exact(value) and _exact(constant)):
+            return compare(value, constant)
+        raise Unsure
+
+    return compared
 
 
 def _exact(value: Any) -> bool:
@@ -345,10 +365,7 @@ _FUNCTIONS: Final[Mapping[tuple[str, int], Callable[..., Read]]] = {
     ("_?_:_", 3): _either,
     ("_[_]", 2): _item,
     ("size", 1): _size,
-    ("_<_", 2): _ordered(operator.lt),
-    ("_<=_", 2): _ordered(operator.le),
-    ("_>_", 2): _ordered(operator.gt),
-    ("_>=_", 2): _ordered(operator.ge),
+    **{(name, 2): _ordered(compare) for name, compare in _ORDERS.items()},
     ("startsWith", 2): _of_texts(str.startswith),
     ("endsWith", 2): _of_texts(str.endswith),
     ("contains", 2): _of_texts(str.__contains__),

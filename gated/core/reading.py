@@ -87,7 +87,7 @@ def _read_by_machine(machine: Machine, tool: str) -> Names:
 
 
 def _read_by_contract(contract: Contract, tool: str) -> Names:
-    needed = () if contract.require is None else contract.require.reads
+    needed = () if contract.require is None else contract.require.expression.reads
     fields = [fields for root, fields in needed if root == "args" and contract.on.matches_name(tool)]
     return _all((_read_by(contract.on, tool), *(None if named is None else frozenset(named) for named in fields)))
 

@@ -9,7 +9,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from gated.core.expressions import CALL_NAMES, EvaluationError, ExpressionError, compile_expression
-from gated.core.runview import View, compile_barrier, compile_when, values
+from gated.core.runview import Reading, View, compile_barrier, compile_when
 from gated.events import Phase
 
 VIEW: Final = View(
@@ -28,7 +28,7 @@ VIEW: Final = View(
 
 def holds(text: str, tool: str = "pay", **args: Any) -> bool:
     expression = compile_expression(text, CALL_NAMES)
-    return expression.test(values(expression, VIEW, tool, args))
+    return Reading(expression).test(VIEW, tool, args)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_tool_that_nobody_named_is_a_missing_key() -> None:
 
 def test_only_what_is_named_is_made() -> None:
     expression = compile_expression("run.counts.pay < 3 && run.failed == false", CALL_NAMES)
-    assert values(expression, VIEW, "pay", {}) == {"run": {"counts": {"pay": 2}, "failed": False}}
+    assert Reading(expression).values(VIEW, "pay", {}) == {"run": {"counts": {"pay": 2}, "failed": False}}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def _undecidable(subject: Subject) -> Iterator[Advice]:
     """Contracts that are certain not to evaluate, whatever the call."""
     contracts = next((profile.contracts.all for _, profile, _ in subject.profiles()), ())
     for position, contract in enumerate(contracts):
-        for field, expression in (("require", contract.require), ("ensure", contract.ensure)):
-            if expression is not None and expression.doubt:
-                message = f"contract `{contract.entry.name}` can never be evaluated, so it does not hold: {expression.doubt}"
+        for field, reading in (("require", contract.require), ("ensure", contract.ensure)):
+            if reading is not None and reading.expression.doubt:
+                message = (
+                    f"contract `{contract.entry.name}` can never be evaluated, so it does not hold: {reading.expression.doubt}"
+                )
                 yield Advice(("contracts", position, field), message)

@@ -17,12 +17,11 @@ from gated.core.expressions import (
     CALL_NAMES,
     ENSURE_NAMES,
     EvaluationError,
-    Expression,
     ExpressionError,
     compile_expression,
 )
 from gated.core.order.patterns import Pattern, PatternError, compile_pattern
-from gated.core.runview import View, values
+from gated.core.runview import Reading, View
 from gated.events import Finding, Status
 
 STAGE: Final = "contracts"
@@ -52,15 +51,15 @@ class ContractError(ValueError):
 class Contract(Struct, frozen=True):
     entry: ContractEntry
     on: Pattern
-    require: Expression | None
-    ensure: Expression | None
+    require: Reading | None
+    ensure: Reading | None
 
 
 class AtOnce(Struct, frozen=True):
     """Where `all_hold` is true, so is every precondition of the tool but those of the `others`: half of what an evaluation
     costs does not depend on what is evaluated. Where it is anything else, each says by itself what is wrong."""
 
-    all_hold: Expression
+    all_hold: Reading
     others: tuple[Contract, ...]
 
 
@@ -72,7 +71,7 @@ class ContractSet:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.all = tuple(contracts)
         self.any = bool(contracts)
-        read = [e for c in contracts for e in (c.require, c.ensure) if e is not None]
+        read = [r.expression for c in contracts for r in (c.require, c.ensure) if r is not None]
         self.recent = any(root == "recent" for expression in read for root, _ in expression.reads)
         self._anywhere = tuple(c for c in contracts if c.on.exact_tool is None)
         names = {c.on.exact_tool.casefold() for c in contracts if c.on.exact_tool is not None}
@@ -116,12 +115,14 @@ def _at_once(tool: str, about: Sequence[Contract]) -> AtOnce | None:
     joined = [c for c in about if c.require is not None and not c.on.needs_args and c.on.matches_wide_name(tool)]
     if len(joined) < 2:
         return None
-    text = " && ".join(f"({c.require.text}\n)" for c in joined if c.require is not None)  # a comment ends with its line
+    text = " && ".join(
+        f"({c.require.expression.text}\n)" for c in joined if c.require is not None
+    )  # a comment ends with its line
     try:
         expression = compile_expression(text, CALL_NAMES)
     except ExpressionError:  # together they are too long or too deep
         return None
-    return None if expression.doubt else AtOnce(expression, tuple(c for c in about if c not in joined))
+    return None if expression.doubt else AtOnce(Reading(expression), tuple(c for c in about if c not in joined))
 
 
 def _refuse_idle(entry: ContractEntry, position: int) -> None:
@@ -134,9 +135,9 @@ def _refuse_idle(entry: ContractEntry, position: int) -> None:
         raise ContractError(f"contract `{entry.name}` has `on_breach` and no `ensure`", position, "on_breach")
 
 
-def _expression(text: str | None, names: Any, position: int, field: str) -> Expression | None:
+def _expression(text: str | None, names: Any, position: int, field: str) -> Reading | None:
     try:
-        return None if text is None else compile_expression(text, names)
+        return None if text is None else Reading(compile_expression(text, names))
     except ExpressionError as error:
         raise ContractError(str(error), position, field) from error
 
@@ -150,8 +151,8 @@ def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
         if require is None or not contract.on.matches_wide(call.tool, call.args):
             continue
         try:
-            if not require.test(values(require, view, call.tool, call.args)):
-                reason = contract.entry.reason or f"contract `{contract.entry.name}` does not hold: {require.text}"
+            if not require.test(view, call.tool, call.args):
+                reason = contract.entry.reason or f"contract `{contract.entry.name}` does not hold: {require.expression.text}"
                 found.append(_finding(contract, contract.entry.otherwise, "contracts.require", reason))
         except EvaluationError as error:
             reason = f"contract `{contract.entry.name}` cannot be evaluated: {error}"
@@ -161,7 +162,7 @@ def check(rules: ContractSet, view: View, call: Call) -> tuple[Finding, ...]:
 
 def _clears(at_once: AtOnce, view: View, call: Call) -> bool:
     try:
-        return at_once.all_hold.test(values(at_once.all_hold, view, call.tool, call.args))
+        return at_once.all_hold.test(view, call.tool, call.args)
     except EvaluationError:
         return False
 
@@ -179,11 +180,11 @@ def ensure(
     result = {"status": status, "content": content, "facts": facts}
     found: list[Finding] = []
     for contract in rules.about(tool):
-        expression = contract.ensure
-        if expression is None or not contract.on.matches_wide(tool, args):
+        reading = contract.ensure
+        if reading is None or not contract.on.matches_wide(tool, args):
             continue
         try:
-            holds, why = expression.test({**values(expression, view, tool, args), "result": result}), expression.text
+            holds, why = reading.expression.test({**reading.values(view, tool, args), "result": result}), reading.expression.text
         except EvaluationError as error:
             holds, why = False, str(error)
         if not holds:
