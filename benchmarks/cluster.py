@@ -1,14 +1,17 @@
-"""`scripts/bench --cluster`: workers on the JetStream log, and beside them a loop that only consumes, appends and publishes.
+"""`scripts/bench --cluster`: workers on the JetStream log, and beside them loops that only consume, append and publish.
 
-The loop (`cluster_worker.py`) has the same consumers, the same pins and the same fenced appends, and its messages are as many
-and as large; it decides nothing and keeps no state. All are measured in turns, and the medians are told: the wall clock of a
-machine that others use says little, so each figure has the CPU time beside it that the processes took for a verdict.
+`pass` does so by the gate's own ways to the bus and the log, `plain` (`plain_loop.py`) by nothing but nats-py: the least that any
+gate must do. Both have the same consumers, the same pins and the same fenced appends, and their messages are as many and as
+large; they decide nothing and keep no state. All are measured in turns, and the medians are told: the wall clock of a machine
+that others use says little, so each figure has the CPU time beside it that the processes took for a verdict. `handover_ms_*` is
+what agents wait while one of two workers stops as a service is stopped (`handover.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -23,7 +26,7 @@ from typing import Final
 
 import nats
 
-from benchmarks import core
+from benchmarks import core, handover
 from benchmarks.bench import Load
 from gated import wire
 from gated.shell.nats_binary import server_binary
@@ -55,11 +58,11 @@ def bus(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[list[int]]:
-    """So many worker processes: gates, null gates, or loops that only pass on. Gives their process ids."""
+def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many worker processes: gates, null gates, or loops of either kind."""
     running = []
     for number in range(count):
-        command = [sys.executable, "-m", "benchmarks.cluster_worker", url, str(folder), f"w{number}", kind]
+        command = [sys.executable, "-m", "benchmarks.cluster_worker", url, str(folder), kind, str(number), str(count)]
         with (folder / f"w{number}.out").open("w") as out:
             running.append(
                 subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, text=True)
@@ -70,7 +73,7 @@ def workers(folder: Path, url: str, count: int, kind: str) -> Iterator[list[int]
             if worker.poll() is not None:
                 sys.exit("".join(path.read_text() for path in folder.glob("w*.out")))
     try:
-        yield [worker.pid for worker in running]
+        yield running
     finally:
         for worker in running:
             assert worker.stdin is not None
@@ -113,15 +116,24 @@ def one_round(kind: str, count: int, seconds: float) -> dict[str, float]:
         folder = Path(name)
         (folder / "policy.yaml").write_text(core.PLAIN)
         with bus(folder) as (url, server), workers(folder, url, count, kind) as running:
-            watched = {"worker": running, "server": [server], "load": [os.getpid()]}
+            watched = {"worker": [worker.pid for worker in running], "server": [server], "load": [os.getpid()]}
             alone = asyncio.run(closed_loop(url, 1, seconds, "one", {}))
             many = asyncio.run(closed_loop(url, 256, seconds, "many", watched))
     found = {key: alone[key] for key in ("verdict_ms_p50", "verdict_ms_p99")}
     return found | {f"{key}_256": many[key] for key in many if not key.startswith("verdict_ms")}
 
 
+def stopped() -> dict[str, float]:
+    """What agents notice where one of two workers stops."""
+    with tempfile.TemporaryDirectory(prefix="gated-bench-", dir=os.environ.get("GATED_BENCH_DIR")) as name:
+        folder = Path(name)
+        (folder / "policy.yaml").write_text(core.PLAIN)
+        with bus(folder) as (url, _), workers(folder, url, 2, "gate") as running:
+            return asyncio.run(handover.measure(url, PASSWORD, running[0]))
+
+
 def measure(seconds: float, rounds: int) -> dict[str, float]:
-    kinds = [("gate", 1), ("pass", 1), ("gate", 2), ("pass", 2), ("null", 1)]
+    kinds = [("gate", 1), ("pass", 1), ("plain", 1), ("gate", 2), ("pass", 2), ("plain", 2), ("null", 1)]
     found: dict[tuple[str, int], list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for kind in kinds:
@@ -131,12 +143,14 @@ def measure(seconds: float, rounds: int) -> dict[str, float]:
         for (kind, count), of in found.items()
         for key in of[0]
     }
-    for count in (1, 2):
-        pairs = list(zip(found["gate", count], found["pass", count], strict=True))
-        told[f"share_of_pass_{count}"] = statistics.median(g["verdicts_per_s_256"] / p["verdicts_per_s_256"] for g, p in pairs)
-        told[f"share_of_pass_{count}_by_cpu"] = statistics.median(
+    for count, loop in itertools.product((1, 2), ("pass", "plain")):
+        pairs = list(zip(found["gate", count], found[loop, count], strict=True))
+        told[f"share_of_{loop}_{count}"] = statistics.median(g["verdicts_per_s_256"] / p["verdicts_per_s_256"] for g, p in pairs)
+        told[f"share_of_{loop}_{count}_by_cpu"] = statistics.median(
             p["worker_cpu_us_256"] / g["worker_cpu_us_256"] for g, p in pairs
         )
+    stops = [stopped() for _ in range(rounds)]
+    told |= {key: statistics.median(each[key] for each in stops) for key in stops[0]}
     told["two_against_one"] = told["gate_2_verdicts_per_s_256"] / told["gate_1_verdicts_per_s_256"]
     return told
 

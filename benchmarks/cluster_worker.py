@@ -1,14 +1,18 @@
-"""A worker for the benchmarks: `cluster_worker URL FOLDER NAME gate|null|pass`. It ends when its input closes."""
+"""A worker for the benchmarks: `cluster_worker URL FOLDER gate|null|pass|plain NUMBER COUNT`. It ends when its input closes."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import nats
 
 from benchmarks import null_gate
 from benchmarks.cluster import PASSWORD
+from benchmarks.plain_loop import pass_on
 from gated import wire
 from gated.core import decide
 from gated.core.policy import Policy
@@ -20,16 +24,20 @@ from gated.events import (
     CallId,
     DeadlineReached,
     Finding,
+    Record,
     RunId,
     Sender,
     ThreadId,
     kind_of,
     seal,
 )
-from gated.shell.bus import Input
+from gated.shell.bus import Input, connect
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Settings, rarely_collect
 from gated.shell.log import EventLog
+from gated.shell.log.jetstream_api import open_api
+from gated.shell.log.jetstream_names import Names
+from gated.shell.log.jetstream_streams import ensure_streams
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.policies import read_policy
 from gated.shell.runs import Outlet, Runs
@@ -40,6 +48,12 @@ WARNS = Finding("privilege", "warn", "privilege.data_scope", "the path was compa
 ALLOWED = CallDecided(CallId("c100"), "Read", DIGEST, "allow", findings=(WARNS,))
 VERDICT = wire.encode(wire.verdict(ALLOWED, DIGEST, 100, 1_700_000_000_000_000))
 SAID = 442  # characters that make a record as large as the gate's of the same call
+
+
+def passed_on(thread: str, data: bytes, at: int, seq: int, prev: str) -> Record:
+    """A record of an input that nobody looked at, as large as the gate's."""
+    said = DeadlineReached(Sender("timer", data.decode().ljust(SAID)), 0)
+    return seal(Body(VERSION, ThreadId(thread), RunId(thread), seq, at, kind_of(said), said, (), DIGEST, prev))
 
 
 class Passing(Runs):
@@ -71,9 +85,7 @@ class Passing(Runs):
             records = []
             for thread, item in items:
                 seq, prev = self._heads.get(thread, (0, GENESIS))
-                said = DeadlineReached(Sender("timer", item.data.decode().ljust(SAID)), 0)
-                body = Body(VERSION, thread, RunId(thread), seq + 1, item.at, kind_of(said), said, (), DIGEST, prev)
-                records.append(seal(body))
+                records.append(passed_on(thread, item.data, item.at, seq + 1, prev))
                 self._heads[thread] = seq + 1, records[-1].hash
             await self.log.append_many(records)
             for (_, item), record in zip(items, records, strict=True):
@@ -88,7 +100,23 @@ class Passing(Runs):
         self._more.set()
 
 
-async def main(url: str, folder: Path, name: str, kind: str) -> None:
+@asynccontextmanager
+async def plain(settings: Settings, number: int, count: int) -> AsyncIterator[None]:
+    """A loop on the public interface of nats-py: its share of the partitions, of streams that are made as the gate makes them."""
+    setting_up = await connect(settings.url, "setup", lambda: None, **settings.credentials)
+    names, api = Names(), await open_api(setting_up)
+    shape = await ensure_streams(api, names, settings.partitions, settings.replicas)
+    client = await nats.connect(settings.url, **settings.credentials)
+    async with anyio.create_task_group() as tasks:
+        mine = list(range(number, shape.partitions, count))
+        tasks.start_soon(pass_on, client, names, shape.secret, mine, passed_on, VERDICT)
+        yield
+        tasks.cancel_scope.cancel()
+    await client.close()
+    await setting_up.close()
+
+
+async def main(url: str, folder: Path, kind: str, number: int, count: int) -> None:
     path = folder / "policy.yaml"
     if kind == "pass":
         import gated.shell.partition as partition
@@ -98,10 +126,11 @@ async def main(url: str, folder: Path, name: str, kind: str) -> None:
     credentials = {"user": "daemon", "password": PASSWORD, "inbox_prefix": inbox_prefix("daemon", "")}
     decides = null_gate.record if kind == "null" else decide.record
     settings = Settings(url, path, credentials, decide=decides, custody=open_custody(folder / "keys", Copies()))
-    async with worker(settings, read_policy(path), name):
+    working = plain(settings, number, count) if kind == "plain" else worker(settings, read_policy(path), f"w{number}")
+    async with working:
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    anyio.run(main, sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,7 @@ from gated import wire
 from gated.errors import GatedError
 from gated.shell.dialling import Unreachable, dial
 from gated.shell.handover import Bell
-from gated.shell.nats_client import NO_HEADERS, Heard, Straight, SturdyClient, headers_of, line, said_with
+from gated.shell.nats_client import NO_HEADERS, Heard, Straight, SturdyClient, header_lines, headers_of, line
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
 PULL: Final = 512  # messages asked for at a time
@@ -89,8 +90,8 @@ class Bus:
         self._expected = 1
         self._outstanding = 0
         self._position = 0
-        self._heard = anyio.current_time()
-        self._rewind_wanted = True
+        self._heard = time.monotonic()
+        self._rewind_wanted = False
         self._due = Bell()  # something is to be asked of the server
         self._stopped = False
 
@@ -98,13 +99,14 @@ class Bus:
 
     async def consume(self) -> None:
         """Receive inputs until cancelled; rewinds at every reconnection, gap and silence. Raises `BusError`."""
+        self.rewind()
         while True:
             with anyio.move_on_after(1.0):
                 await self._due.wait()
             if self._stopped:
                 return
             check_open(self.client)
-            if self._rewind_wanted or anyio.current_time() - self._heard > SILENCE:
+            if self._rewind_wanted or time.monotonic() - self._heard > SILENCE:
                 self._rewind_wanted = False
                 await self._rewind()
             elif self._outstanding < PULL // 2:
@@ -147,7 +149,7 @@ class Bus:
         room = min(PULL, self._wanted())
         if room <= 0 or self.client.is_closed or not self.client.is_connected:
             return
-        self._heard = anyio.current_time()
+        self._heard = time.monotonic()
         self._outstanding += room
         pinned = {"group": self.source.group, "id": self.source.pin} if self.source.pin else {}
         request = {"batch": room, "expires": int((PINNED_EXPIRES if pinned else PULL_EXPIRES) * 1e9), **pinned}
@@ -157,7 +159,7 @@ class Bus:
     def _take(self, message: Heard) -> None:
         if self._stopped:
             return
-        self._heard = anyio.current_time()
+        self._heard = time.monotonic()
         reply, raw = message.reply.decode(errors="replace"), message.headers
         headers = headers_of(raw) if any(name in raw for name in READ) else {}
         if "Status" in headers and not reply.startswith("$JS.ACK"):
@@ -224,7 +226,7 @@ class Bus:
         if size > self.client.max_payload:
             log.error("too large for the bus, it is in the log only", subject=subject, bytes=size)
             return False
-        await self._send(line(subject, data, headers=said_with({wire.RE: re}) if re else NO_HEADERS))
+        await self._send(line(subject, data, headers=header_lines({wire.RE: re}) if re else NO_HEADERS))
         return True
 
     async def acknowledge(self, ack: str) -> None:

@@ -31,7 +31,7 @@ protocol.HMSG_RE = re.compile(rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \
 
 
 NO_HEADERS: Final = b""
-_TOKENS: Final = re.compile(r"[!-~]+")  # what no subject may have is what ends it in the protocol
+_PLAIN: Final = re.compile(r"[!-~]+").fullmatch  # what no subject may have is what ends it in the protocol
 
 
 class Heard(NamedTuple):
@@ -43,12 +43,12 @@ class Heard(NamedTuple):
     headers: bytes
 
 
-def said_with(headers: Mapping[str, str]) -> bytes:
-    """Headers as the protocol writes them. Line breaks in a value are made spaces: it may be somebody else's word."""
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Headers as `line` takes them. Line breaks in a value are made spaces: it may be somebody else's word."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
-        return said_with({name: value.replace("\r", " ").replace("\n", " ") for name, value in headers.items()})
-    return f"NATS/1.0\r\n{lines}\r\n".encode()
+        return header_lines({name: value.replace("\r", " ").replace("\n", " ") for name, value in headers.items()})
+    return lines.encode()
 
 
 def headers_of(raw: bytes) -> dict[str, str]:
@@ -65,13 +65,14 @@ def headers_of(raw: bytes) -> dict[str, str]:
 
 
 def line(subject: str, data: bytes, reply: str = "", headers: bytes = NO_HEADERS) -> bytes:
-    """A message as `send` takes it; `headers` as `said_with` writes them. Raises `BadSubjectError`."""
-    to = f"{subject} {reply}" if reply else subject
-    if _TOKENS.fullmatch(subject) is None or (reply and _TOKENS.fullmatch(reply) is None):
+    """A message as `send` takes it; `headers` are made by `header_lines`. Raises `BadSubjectError`."""
+    if _PLAIN(subject) is None or (reply and _PLAIN(reply) is None):
         raise BadSubjectError
     if headers:
-        return b"HPUB %b %d %d\r\n%b%b\r\n" % (to.encode(), len(headers), len(headers) + len(data), headers, data)
-    return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(data), data)
+        size = len(headers) + 12  # with the line before them and the empty one behind
+        start = f"HPUB {subject} {reply} {size} {size + len(data)}\r\nNATS/1.0\r\n".encode()
+        return b"%b%b\r\n%b\r\n" % (start, headers, data)
+    return b"%b%b\r\n" % (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data)
 
 
 class Straight:

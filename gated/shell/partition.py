@@ -120,19 +120,21 @@ class Partition:
             await anyio.sleep(PAUSE)
             return ""
         try:
-            looks = 0
+            looks, answers = 0, list[Msg]()
             while self.host.wants(self.number):
-                came[0] = anyio.Event()
-                if looks % PULL_LOOKS == 0 or heard:
+                if looks % PULL_LOOKS == 0 or answers:
                     await self._pull(inbox)
+                came[0] = anyio.Event()
+                if not heard:  # which a rewind, below, may have brought
+                    with anyio.move_on_after(LOOK):
+                        await _first_of(came[0].wait, self._unwanted)
+                answers = heard.copy()
                 heard.clear()
-                with anyio.move_on_after(LOOK):
-                    await _first_of(came[0].wait, self._unwanted)
-                for message in heard:
+                for message in answers:
                     pin = (message.headers or {}).get("Nats-Pin-Id", "")
                     if pin and message.reply:
                         return str(pin)
-                if heard and (heard[-1].headers or {}).get("Status") not in ("404", "408"):
+                if answers and (answers[-1].headers or {}).get("Status") not in ("404", "408"):
                     await anyio.sleep(PAUSE)  # the consumer has no leader just now
                 looks += 1
                 if looks < EAGER or looks % PULL_LOOKS == 0:
@@ -143,7 +145,7 @@ class Partition:
                 await _quietly(subscription.unsubscribe)
 
     async def _wake_up(self) -> None:
-        """Inputs that a dead owner was given would be delivered again after a minute only: rewind, where nobody is pinned."""
+        """Inputs that an owner was given and left would come again after a minute only: rewind, where nobody is pinned."""
         try:
             info = await self.place.api.ask(f"CONSUMER.INFO.{self.subject}")
             pinned = any(group.get("pinned_client_id") for group in info.get("priority_groups") or ())
@@ -224,6 +226,7 @@ class Partition:
                 await self.place.api.ask(f"CONSUMER.UNPIN.{self.subject}", {"group": GROUP})
             except LogError as error:
                 log.warning("cannot unpin, the pin ends by itself", partition=self.number, error=str(error))
+            await self._wake_up()  # what was sent here and not taken any more is for the next one, at once
 
     def _forget(self) -> None:
         if self.runs is not None:

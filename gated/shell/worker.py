@@ -76,6 +76,7 @@ class Worker:
         self.telemetry = self.view.telemetry  # one for all partitions that are here
         self._policy = policy
         self._shares: set[int] = set()
+        self._reckoned: frozenset[str] | None = None  # the workers that the shares were worked out for
         self._changed = anyio.Event()
         self._stopping = anyio.Event()
         self._left = anyio.Event()
@@ -120,7 +121,10 @@ class Worker:
 
     def reckon(self) -> None:
         """Work out which partitions should be here."""
-        names = {*self.members.working(), self.place.worker} if self.state == "working" else set()
+        names = frozenset((*self.members.working(), self.place.worker) if self.state == "working" else ())
+        if names == self._reckoned:  # every worker is heard twice a second, and mostly nothing has changed
+            return
+        self._reckoned = names
         shares = {p for p, name in share(self.place.shape.partitions, names).items() if name == self.place.worker}
         if shares != self._shares:
             self._shares = shares

@@ -28,7 +28,7 @@ from gated.shell.log.jetstream_heads import Heads, check_chain, seq_of
 from gated.shell.log.jetstream_leases import EXPECTED, Leases
 from gated.shell.log.jetstream_messages import Messages
 from gated.shell.log.jetstream_names import Names, partition_of
-from gated.shell.log.jetstream_reader import HASH, Head, JetStreamReader
+from gated.shell.log.jetstream_reader import Head, JetStreamReader
 from gated.shell.log.jetstream_sealing import Seals
 from gated.shell.log.jetstream_streams import SetupError, Shape, ensure_streams, partitions_of
 from gated.shell.log.sealing import Sealing
@@ -112,7 +112,8 @@ class JetStreamLog(JetStreamReader):
             raise LogUnavailable("cannot write the log: it is closed")
 
     async def _store(self, records: Sequence[Record]) -> None:
-        messages = [message for record in records for message in self._made_of(record)]
+        made = [self._made_of(record) for record in records]
+        messages = [message for each in made for message in each]
         self._doubtful = True  # until the server has said otherwise, whatever ends the wait
         try:
             if self._one_by_one(records, messages):
@@ -124,8 +125,10 @@ class JetStreamLog(JetStreamReader):
         except LogUnavailable as error:
             raise LogUnavailable(f"cannot write the log: {error.why}") from error
         self._doubtful = False
-        stored = [place for place, message in zip(places, messages, strict=True) if HASH in message.headers]
-        for record, place in zip(records, stored, strict=True):
+        last = -1
+        for record, each in zip(records, made, strict=True):
+            last += len(each)
+            place = places[last]
             self._heads.grew(record, place)
             self._remember(record.thread, record.seq, place)
 

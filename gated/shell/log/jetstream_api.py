@@ -21,7 +21,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from gated.shell.log import LogError, LogUnavailable
-from gated.shell.nats_client import Heard, Straight, SturdyClient, headers_of, line, said_with
+from gated.shell.nats_client import Heard, Straight, SturdyClient, header_lines, headers_of, line
 
 ACK_SECONDS: Final = 4.0  # how long a question waits for its answer
 WRONG_SEQUENCE: Final = (10071, 10164)  # the fence does not hold: the second form where nothing is known of the number found
@@ -46,11 +46,11 @@ class Truncated(LogError):
 
 
 class Outgoing(NamedTuple):
-    """A message to be stored."""
+    """A message to be stored; `headers` as `header_lines` makes them."""
 
     subject: str
     data: bytes
-    headers: dict[str, str]
+    headers: bytes
 
 
 class Stored(NamedTuple):
@@ -195,7 +195,7 @@ class JetStreamApi:
         for index, token in enumerate(tokens):
             self._heard[token] = partial(stored.hear, index)
         lines = [
-            line(message.subject, message.data, f"{self._inbox}.{number}", said_with(message.headers))
+            line(message.subject, message.data, f"{self._inbox}.{number}", message.headers)
             for number, message in enumerate(messages, first)
         ]
         try:
@@ -215,11 +215,11 @@ class JetStreamApi:
         batch, lines = uuid4().hex, []
         async with self._listening(lambda message: None if answer.done() else answer.set_result(message)) as inbox:
             for number, message in enumerate(messages, 1):
-                headers = {**message.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
+                of_batch = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
                 last = number == len(messages)
                 if last:
-                    headers["Nats-Batch-Commit"] = "1"
-                lines.append(line(message.subject, message.data, inbox if last else "", said_with(headers)))
+                    of_batch["Nats-Batch-Commit"] = "1"
+                lines.append(line(message.subject, message.data, inbox if last else "", message.headers + header_lines(of_batch)))
             await self._send(b"".join(lines))
             heard = await self._in_time(answer, "an append")
         end = _stored_at(heard)

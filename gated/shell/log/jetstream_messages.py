@@ -6,6 +6,7 @@ INVARIANT: every message of a record says which lease it is written under; the s
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,8 +17,10 @@ from gated.shell.log.jetstream_api import SPARE, JetStreamApi, Outgoing
 from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
 from gated.shell.log.jetstream_names import Names, partition_of
 from gated.shell.log.jetstream_reader import HASH, PARTS, PLACE, SEQ, SHA256
+from gated.shell.nats_client import header_lines
 from gated.units import rfc3339
 
+SUBJECTS: Final = 4096  # of threads that are remembered
 DUE_STAYS: Final = "1h"  # that long a deadline that came may be taken over by the stream of inputs
 
 
@@ -26,19 +29,32 @@ class Messages:
 
     def __init__(self, api: JetStreamApi, names: Names, partitions: int, secret: str) -> None:
         self._api, self._names, self._partitions, self._secret = api, names, partitions, secret
+        self._fences: dict[int, tuple[int, bytes]] = {}  # by partition: the place of its lease, and the headers that say it
+        self._subject_of = lru_cache(maxsize=SUBJECTS)(self._record_subject)
 
     def of(self, subject: str, data: bytes, headers: dict[str, str]) -> Outgoing:
         """What is to be stored under a subject."""
-        return Outgoing(self._names.written(subject, self._secret), data, headers)
+        return Outgoing(self._names.written(subject, self._secret), data, header_lines(headers))
 
     def of_record(self, record: Record, lease: int) -> list[Outgoing]:
         """A record is one message; what is over the server's limit has parts in front of it. `lease` is its place."""
         partition = partition_of(record.thread, self._partitions)
-        fence = {EXPECTED: str(lease), EXPECTED_ON: self._names.lease(partition)}
+        fence = self._fence(partition, lease)
         *before, last = self._pieces(record.body)
-        parts = [self.of(self._names.part(partition), piece, fence) for piece in before]
-        headers = {**fence, HASH: record.hash, **({PARTS: str(len(parts))} if parts else {})}
-        return [*parts, self.of(self._names.record(partition, record.thread), last, headers)]
+        part = self._names.written(self._names.part(partition), self._secret)
+        parts = [Outgoing(part, piece, fence) for piece in before]
+        headers = fence + header_lines({HASH: record.hash, **({PARTS: str(len(parts))} if parts else {})})
+        return [*parts, Outgoing(self._subject_of(partition, record.thread), last, headers)]
+
+    def _fence(self, partition: int, lease: int) -> bytes:
+        known = self._fences.get(partition)
+        if known is None or known[0] != lease:
+            known = lease, header_lines({EXPECTED: str(lease), EXPECTED_ON: self._names.lease(partition)})
+            self._fences[partition] = known
+        return known[1]
+
+    def _record_subject(self, partition: int, thread: ThreadId) -> str:
+        return self._names.written(self._names.record(partition, thread), self._secret)
 
     def of_snapshot(self, thread: ThreadId, seq: int, place: int, data: bytes) -> list[Outgoing]:
         """A snapshot after a record at a place of the stream; its first piece comes last, since it names the others."""
@@ -66,4 +82,4 @@ class Messages:
 
     def _pieces(self, data: bytes) -> list[bytes]:
         size = self._api.client.max_payload - SPARE
-        return [data[n : n + size] for n in range(0, len(data), size)] or [b""]
+        return [data] if len(data) <= size else [data[n : n + size] for n in range(0, len(data), size)]

@@ -19,6 +19,7 @@ from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
 from gated.shell.log.jetstream_names import Names, partition_of
 from gated.shell.log.jetstream_reader import HASH
 from gated.shell.log.jetstream_streams import META, SetupError, ensure_streams, wanted_consumer, wanted_streams
+from gated.shell.nats_client import header_lines
 from shell.log.backends import JetStreamBackend, all_of, chained, intact
 
 T, U = ThreadId("t"), ThreadId("u")
@@ -295,7 +296,7 @@ async def test_nobody_who_may_publish_inputs_can_schedule_or_roll_up(cluster: Je
     """A schedule's target is not checked against who asked for it: an agent would speak in an approver's name."""
     log = await cluster.open()
     subject, target = f"{cluster.prefix}.in.t.r.agent.a", f"{cluster.prefix}.in.t.r.approver.bob"
-    await log.api.store(Outgoing(subject, b"{}", {}))
+    await log.api.store(Outgoing(subject, b"{}", b""))
     for headers in (
         {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": target},
         {"Nats-Schedule": "@every 1s", "Nats-Schedule-Target": target},
@@ -306,7 +307,7 @@ async def test_nobody_who_may_publish_inputs_can_schedule_or_roll_up(cluster: Je
         {"Nats-Incr": "1"},
     ):
         with pytest.raises(Refused):
-            await log.api.store(Outgoing(subject, b"{}", headers))
+            await log.api.store(Outgoing(subject, b"{}", header_lines(headers)))
     await anyio.sleep(1.2)
     assert set(await stored(log, log.names.inputs)) == {f"{cluster.prefix}.in.{partition_of('t', 4)}.t.r.agent.a"}
     await log.close()

@@ -1,0 +1,55 @@
+"""Waiting for a partition: the first input may come at any moment, also while the server is asked about something else."""
+
+from typing import Any, cast
+
+import anyio
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from gated.shell.log.jetstream_names import Names
+from gated.shell.partition import Host, Partition, Place
+from patience import PATIENCE
+
+
+class Server:
+    """A client and its server in one. The owner has gone with an input in its hands: it comes again when it is asked to."""
+
+    def __init__(self) -> None:
+        self.rewinds = 0
+
+    def new_inbox(self) -> str:
+        return "inbox"
+
+    async def subscribe(self, _: str, cb: Any) -> "Server":
+        self.hear = cb
+        return self
+
+    async def unsubscribe(self) -> None:
+        pass
+
+    async def publish(self, *_: Any) -> None:
+        pass
+
+    async def ask(self, verb: str) -> dict[str, Any]:
+        if "RESET" in verb:
+            self.rewinds += 1
+            first = Msg(cast(Client, None), data=b"{}", reply="$JS.ACK.x", headers={"Nats-Pin-Id": "p1"})
+            await self.hear(first)  # before the answer
+        return {"num_ack_pending": 1, "priority_groups": [{"group": "gated"}]}
+
+
+class Wanting:
+    def wants(self, partition: int) -> bool:
+        return True
+
+    async def changed(self) -> None:
+        await anyio.sleep_forever()
+
+
+async def test_an_input_that_comes_while_the_consumer_is_rewound_is_heard() -> None:
+    """It was passed over, pinned to a worker that did not know it, and so on until the minute of its owner was over."""
+    there = Server()
+    place = Place(there, there, Names(), *[None] * 7)  # type: ignore[arg-type]
+    with anyio.fail_after(PATIENCE):
+        pin = await Partition(0, place, cast(Host, Wanting()))._stand_by()
+    assert (pin, there.rewinds) == ("p1", 1)
