@@ -100,7 +100,7 @@ def approve(
     args: Annotated[str | None, typer.Option(help="Edit: run with these arguments instead, a JSON object.")] = None,
     result: Annotated[str | None, typer.Option(help="Answer for the tool: its result, as JSON. It does not run then.")] = None,
     remember: Annotated[
-        str, typer.Option(help="`once`, `call` (the same arguments), or a pattern like 'refund(amount <= 20)'.")
+        str, typer.Option(help="`once`, `call` (the same arguments), or a pattern like 'refund(to = \"kim\")'.")
     ] = "once",
     for_: Annotated[str, typer.Option("--for", help="Where a remembered pattern holds: `run` or `thread`.")] = "run",
     json_: Json = False,

@@ -315,6 +315,14 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "no detector is asked",
     ),
+    "comparison in a list": (
+        [("approval_required: [pay]", "approval_required: [pay, 'pay(amount >= 100)']")],
+        7,
+        "warning",
+        "`pay(amount >= 100)` compares nothing: it is a glob over the text of the arguments; a contract compares, "
+        "`args.amount >= 100`",
+    ),
+    "comparison in a contract": ([("on: pay, require", "on: 'pay(amount > 5)', require")], 21, "warning", "compares nothing"),
     "judge out of reach": (_semantic("{judge: {nats: judges.mine}}"), 2, "advice", "add `judges.mine` to its user"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from gated.core.lint.advice import Advice, Subject
 from gated.core.lint.agents import agents
 from gated.core.lint.barriers import barriers
+from gated.core.lint.comparisons import comparisons
 from gated.core.lint.detectors import detectors
 from gated.core.lint.lists import lists
 from gated.core.lint.machines import machines
@@ -23,5 +24,5 @@ __all__ = ["Advice", "lint"]
 def lint(policy: Policy) -> list[Advice]:
     """Every finding, part by part of the policy; what holds of several agents by a default is said once."""
     subject = Subject(policy)
-    parts = (agents, lists, barriers, machines, rules, detectors, people)
+    parts = (agents, lists, comparisons, barriers, machines, rules, detectors, people)
     return list(dict.fromkeys(advice for part in parts for advice in part(subject)))

@@ -1,0 +1,35 @@
+"""Patterns that look as if they compared numbers: patterns do not, so they are globs that hardly any call matches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gated.core.lint.advice import Advice, Subject
+from gated.strict_json import Path
+
+LISTS: Final = frozenset({"allowed_tools", "forbidden_tools", "approval_required"})
+_COMPARISON: Final = re.compile(r"[^(]*\(\s*(?P<field>[A-Za-z_][\w.]*)\s*(?P<op>[<>]=?|==)\s*(?P<value>[^)]*?)\s*\)")
+
+
+def comparisons(subject: Subject) -> Iterator[Advice]:
+    for where, text in _patterns(subject.data, ()):
+        found = _COMPARISON.fullmatch(text)
+        if found is not None:
+            test = f"args.{found['field']} {found['op']} {found['value']}"
+            message = f"`{text}` compares nothing: it is a glob over the text of the arguments; a contract compares, `{test}`"
+            yield Advice(where, message)
+
+
+def _patterns(part: Any, where: Path) -> Iterator[tuple[Path, str]]:
+    """Every pattern of tools in the document, with its place."""
+    if isinstance(part, list):
+        for position, item in enumerate(part):
+            yield from _patterns(item, (*where, position))
+    for key, value in part.items() if isinstance(part, dict) else ():
+        if key == "on" or key in LISTS:
+            several = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
+            yield from (((*where, key, *(() if at is None else (at,))), text) for at, text in several if isinstance(text, str))
+        else:
+            yield from _patterns(value, (*where, key))
