@@ -121,9 +121,9 @@ def test_only_contracts_about_the_tool_are_evaluated(monkeypatch: pytest.MonkeyP
     asked: list[str] = []
     test = Expression.test
 
-    def spy(self: Expression, values: Any) -> bool:
+    def spy(self: Expression, values: Any, *, either: bool) -> bool:
         asked.append(self.text)
-        return test(self, values)
+        return test(self, values, either=either)
 
     monkeypatch.setattr(Expression, "test", spy)
     assert found(contracts, "tool3", {"n": 1}) == ()
