@@ -322,7 +322,7 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "`pay(amount >= 100)` compares nothing: it is a glob over the text of the arguments; a contract compares, "
         "`args.amount >= 100`",
     ),
-    "comparison in a contract": ([("on: pay, require", "on: 'pay(amount > 5)', require")], 21, "warning", "compares nothing"),
+    "comparison in a contract": ([("on: pay, require", "on: 'pay(amount > 5)', require")], 23, "warning", "compares nothing"),
     "judge out of reach": (_semantic("{judge: {nats: judges.mine}}"), 2, "advice", "add `judges.mine` to its user"),
 }
 
