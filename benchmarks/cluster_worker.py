@@ -92,7 +92,7 @@ class Passing(Runs):
                 subject = wire.out_subject(record.thread, record.run, "a", self.outlet.prefix)
                 await self.outlet.publish(subject, VERDICT, None)
                 await self.outlet.publish(wire.events_subject(record.thread, record.run), record.body, None)
-                await self.outlet.acknowledge(item.ack)
+                await self.outlet.acknowledge([item.ack])
         self.drained.set()
 
     def drain(self) -> None:

@@ -30,7 +30,7 @@ def is_id(value: object) -> bool:
 
 def wanted_from(data: object, position: int = 0) -> Wanted:
     """One call of an intent, from decoded JSON. Never raises: a malformed call comes back as refused."""
-    if not isinstance(data, Mapping):
+    if type(data) is not dict and not isinstance(data, Mapping):
         return _refused(None, "shape", f"calls[{position}] is not an object")
     call = data.get("id")
     if not is_id(call):

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ MAX_DIGITS: Final = 1000
 
 Code = Literal["shape", "args", "too_large"]
 Path = tuple[str | int, ...]
+T = TypeVar("T")
 
 
 class Limits(Struct, frozen=True):
@@ -69,6 +70,23 @@ def parse_value(data: bytes, limits: Limits = DEFAULT) -> Any:
     if not whole or not _within(value, len(data), limits):
         raise _fault(data, limits)
     return value
+
+
+def plainly(data: bytes, decode: Callable[[bytes], T], limits: Limits = DEFAULT) -> T | None:
+    """What a decoder of msgspec makes of an object, without `parse`: where the text is short, and what the value is written as.
+
+    So write our own clients. None where it is another text, or none that the decoder takes: `parse` says what to think of it.
+    """
+    size = len(data)
+    if size > MAX_DIGITS or size > limits.key or size >= 2 * limits.values or size > limits.payload:
+        return None
+    if data.count(b"{") + data.count(b"[") > limits.depth:
+        return None
+    try:
+        value = decode(data)
+        return value if _ENCODE(value) == data else None
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        return None
 
 
 # --- proofs ----------------------------------------------------------------------------------------------------------

@@ -71,24 +71,30 @@ class Answering:
 
     async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
         said, prefix, seq, at = item.said, self._outlet.prefix, record.seq, record.at
+        publish = self._outlet.publish
         out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
             told = self._revealed(decision)
             message = self._signed(wire.to_agent(told, item.policy, seq, at), told, item, at)
-            if isinstance(message, wire.Refusal) and said.observation.by.role in HEARS_ITSELF:
+            if type(message) is wire.Refusal and said.observation.by.role in HEARS_ITSELF:
                 await self._tell_sender(said, message)
             elif message is not None and item.agent:
-                self._health.verdicts += isinstance(decision, CallDecided)
-                await self._outlet.publish(out, wire.encode(message), said.message_id)
-            notice = self._to_approvers(decision, item, at, decisions)
-            if notice is not None:
-                self.open_tickets.note(notice)
-                self.on_ticket()
-                subject = wire.tickets_subject(said.thread, said.run, prefix)
-                await self._outlet.publish(subject, wire.encode(notice), said.message_id)
+                self._health.verdicts += type(decision) is CallDecided
+                await publish(out, wire.encode(message), said.message_id)
+            if type(decision) in wire.OF_TICKETS:
+                await self._tell_approvers(item, decision, at, decisions)
         events = wire.events_subject(said.thread, said.run, prefix)
-        if not await self._outlet.publish(events, wire.record_event(record), None):
-            await self._outlet.publish(events, wire.stub(record), None)
+        if not await publish(events, wire.record_event(record), None):
+            await publish(events, wire.stub(record), None)
+
+    async def _tell_approvers(self, item: Settled, decision: Decision, at: int, together: Sequence[Decision]) -> None:
+        said = item.said
+        notice = self._to_approvers(decision, item, at, together)
+        if notice is not None:
+            self.open_tickets.note(notice)
+            self.on_ticket()
+            subject = wire.tickets_subject(said.thread, said.run, self._outlet.prefix)
+            await self._outlet.publish(subject, wire.encode(notice), said.message_id)
 
     def _to_approvers(
         self, decision: Decision | Reply, item: Settled, at: int, together: Sequence[Decision] = ()
@@ -119,7 +125,7 @@ class Answering:
 
     def _revealed(self, decision: Decision) -> Decision:
         """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
-        if not isinstance(decision, CallDecided):
+        if type(decision) is not CallDecided or decision.sealed is None:
             return decision
         try:
             return revealed(decision, self._vault)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -161,7 +161,7 @@ class Bus:
             return
         self._heard = time.monotonic()
         reply, raw = message.reply.decode(errors="replace"), message.headers
-        headers = headers_of(raw) if any(name in raw for name in READ) else {}
+        headers = headers_of(raw) if raw and any(name in raw for name in READ) else {}
         if "Status" in headers and not reply.startswith("$JS.ACK"):
             self._status(headers)
             if self.source.pin:
@@ -229,8 +229,9 @@ class Bus:
         await self._send(line(subject, data, headers=header_lines({wire.RE: re}) if re else NO_HEADERS))
         return True
 
-    async def acknowledge(self, ack: str) -> None:
-        await self._send(line(ack, b"+ACK"))
+    async def acknowledge(self, acks: Sequence[str]) -> None:
+        if acks:
+            await self._send(b"".join([line(ack, b"+ACK") for ack in acks]))
 
     async def _send(self, lines: bytes) -> None:
         """Publish; while the bus is away and the client's buffer full, wait."""

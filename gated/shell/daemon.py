@@ -176,18 +176,8 @@ def check_keys(custody: Custody | None, policy: Policy) -> None:
 
 
 def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: SturdyClient) -> Daemon:
-    holder: list[bus.Bus] = []
-
-    async def publish(subject: str, data: bytes, re: str | None) -> bool:
-        return await holder[0].publish(subject, data, re)
-
-    async def acknowledge(ack: str) -> None:
-        await holder[0].acknowledge(ack)
-
-    async def caught_up() -> None:
-        await holder[0].caught_up()
-
-    outlet = Outlet(publish, acknowledge, settings.prefix, caught_up)
+    receiver = bus.Bus(client, lambda item: runs.take(item), lambda: runs.room())
+    outlet = Outlet(receiver.publish, receiver.acknowledge, settings.prefix, receiver.caught_up)
     custody = settings.custody
     vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
     if custody is not None:
@@ -197,8 +187,7 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: S
     signer = None if custody is None else custody.signer
     keyring = None if custody is None else custody.keyring
     runs = Runs(event_log, policy, outlet, vault, scorer, settings.decide, signer, keyring)
-    holder.append(bus.Bus(client, runs.take, runs.room))
-    return Daemon(runs, holder[0], settings, scorer, _notifier(settings, event_log, runs, client))
+    return Daemon(runs, receiver, settings, scorer, _notifier(settings, event_log, runs, client))
 
 
 def _gauges(runs: Runs) -> Gauges:

@@ -25,7 +25,7 @@ class Mailbox(Generic[T]):
         self._thread_of, self._agent_of = thread_of, agent_of
         self._first: deque[T] = deque()  # what was set aside before, and goes on now
         self._lanes: dict[str, deque[T]] = {}
-        self._where: dict[ThreadId, tuple[str, int]] = {}  # the lane of each thread that waits, and how many of it
+        self._where: dict[ThreadId, _Place] = {}  # of each thread that waits
         self._count = 0
 
     def __len__(self) -> int:
@@ -40,9 +40,14 @@ class Mailbox(Generic[T]):
 
     def put(self, item: T) -> None:
         thread = self._thread_of(item)
-        lane, waiting = self._where.get(thread) or (self._agent_of(item), 0)
-        self._where[thread] = lane, waiting + 1
-        self._lanes.setdefault(lane, deque()).append(item)
+        place = self._where.get(thread)
+        if place is None:
+            place = self._where[thread] = _Place(self._agent_of(item))
+        place.waiting += 1
+        lane = self._lanes.get(place.lane)
+        if lane is None:
+            lane = self._lanes[place.lane] = deque()
+        lane.append(item)
         self._count += 1
 
     def put_first(self, items: Sequence[T]) -> None:
@@ -61,8 +66,11 @@ class Mailbox(Generic[T]):
         self._count -= len(taken)
         while self._lanes and len(taken) < most:
             agent, lane = next(iter(self._lanes.items()))
+            turn = 1 if len(self._lanes) > 1 else most - len(taken)  # nobody else waits
+            while lane and turn:
+                taken.append(self._left(lane.popleft()))
+                turn -= 1
             del self._lanes[agent]
-            taken.append(self._left(lane.popleft()))
             if lane:
                 self._lanes[agent] = lane  # behind the others
         return taken
@@ -70,9 +78,17 @@ class Mailbox(Generic[T]):
     def _left(self, item: T) -> T:
         self._count -= 1
         thread = self._thread_of(item)
-        lane, waiting = self._where[thread]
-        if waiting > 1:
-            self._where[thread] = lane, waiting - 1
-        else:
+        place = self._where[thread]
+        place.waiting -= 1
+        if not place.waiting:
             del self._where[thread]
         return item
+
+
+class _Place:
+    """Where what is said on a thread stands while some of it waits: in which lane, and how much."""
+
+    __slots__ = ("lane", "waiting")
+
+    def __init__(self, lane: str) -> None:
+        self.lane, self.waiting = lane, 0

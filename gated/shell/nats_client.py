@@ -1,8 +1,8 @@
 """A NATS client that no message can stop, and that has a short way for those who speak and hear much.
 
 Whoever may publish chooses the bytes of a subject's tokens and of the headers, and the server passes them on as they are.
-The client of nats-py stops reading at headers that are none and at subjects that are no UTF-8, and takes vertical tabs and
-form feeds for the spaces of the protocol. A stored message of that kind would stop a daemon again after every restart.
+The client of nats-py stops reading at headers that are none and at subjects that are no UTF-8 or hold what it takes for an end.
+A stored message of that kind would stop a daemon again after every restart.
 INVARIANT: what cannot be read arrives all the same: without headers, or with U+FFFD in its subject, which makes it no id.
 
 The short way: `send` takes lines of the protocol, as many as there are, and `Straight` hears messages as they are read. Else the
@@ -18,17 +18,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import anyio
-import nats.protocol.parser as protocol
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError
 
+from gated.shell.nats_reader import Reader
+
 CLOSE_SECONDS: Final = 2.0
-
-# the protocol's spaces are these two; the module's own patterns take `\s`
-protocol.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)\r\n")
-protocol.HMSG_RE = re.compile(rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n")
-
 
 NO_HEADERS: Final = b""
 _PLAIN: Final = re.compile(r"[!-~]+").fullmatch  # what no subject may have is what ends it in the protocol
@@ -93,14 +89,21 @@ class SturdyClient(Client):
 
     _ended = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = Reader(self)
+
     async def send(self, lines: bytes) -> None:
         """Send messages that `line` made, joined. Raises what `publish` does, and as there waits only for a full buffer."""
         if self.is_closed:
             raise ConnectionClosedError
         if not self.is_connected and self._pending_data_size + len(lines) > self._max_pending_size:
             raise OutboundBufferLimitError
-        await self._send_command(lines)
-        if self._flush_queue is None or self._flush_queue.empty():
+        self._pending.append(lines)
+        self._pending_data_size += len(lines)
+        if self._pending_data_size > self._max_pending_size:
+            await self._flush_pending(force_flush=True)
+        elif self._flush_queue is None or self._flush_queue.empty():
             await self._flush_pending()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

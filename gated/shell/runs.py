@@ -123,7 +123,7 @@ class Runs:
         limits = self.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
         said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
-        if isinstance(observation, IntentsReceived | CanIAsked) and self._mailbox.crowded(_agent_of(said)):
+        if isinstance(observation, (IntentsReceived, CanIAsked)) and self._mailbox.crowded(_agent_of(said)):
             self._refused.append((said, observation))
             self._overloaded.ring()
             return
@@ -140,8 +140,7 @@ class Runs:
             refused, self._refused = self._refused, []
             for said, asked in refused:
                 await self.answering.refuse(said, asked, OVERLOADED, OVERLOADED_WHY)
-                if said.ack is not None:
-                    await self.outlet.acknowledge(said.ack)
+            await self.outlet.acknowledge([said.ack for said, _ in refused if said.ack is not None])
             self.health.overloaded += len(refused)
 
     # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -293,9 +292,7 @@ class Runs:
             for item in batch:
                 await self._patiently(self.answering.answer, item)
                 self._count(item)
-            for item in batch:
-                if item.said.ack is not None:
-                    await self.outlet.acknowledge(item.said.ack)
+            await self.outlet.acknowledge([item.said.ack for item in batch if item.said.ack is not None])
             faults.point("acknowledged")
             changed = {item.said.thread for item in batch if item.record is not None}
             await self.threads.settle_down(changed, self._is_busy)

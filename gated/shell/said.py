@@ -74,7 +74,7 @@ class Outlet(NamedTuple):
     """The way out to the bus."""
 
     publish: Publish
-    acknowledge: Callable[[str], Awaitable[object]]
+    acknowledge: Callable[[Sequence[str]], Awaitable[object]]
     prefix: str = wire.PREFIX
     caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
     tells_time: bool = False  # deadlines come as inputs: no timers here

@@ -33,6 +33,7 @@ from gated.wire.inbound import (
     to_observation,
 )
 from gated.wire.outbound import (
+    OF_TICKETS,
     Outbound,
     RecordOmitted,
     Refusal,
@@ -69,6 +70,7 @@ __all__ = [
     "MAX_PAYLOAD",
     "MOST_QUESTIONS",
     "MSGPACK",
+    "OF_TICKETS",
     "PREFIX",
     "RE",
     "SENDERS",

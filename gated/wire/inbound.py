@@ -184,6 +184,9 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
     try:
         packed = content_type is not None and content_type.partition(";")[0].strip().lower() == MSGPACK
         text = _json_of(data) if packed else data  # so that one parser says what is allowed
+        plain = strict_json.plainly(text, _IN.decode, limits)
+        if plain is not None:
+            return plain
         strict_json.parse(text, limits)
         return _IN.decode(text)
     except strict_json.BadJson as error:
@@ -222,7 +225,7 @@ def to_observation(origin: Origin, message: Inbound, message_id: str | None = No
         raise Unreadable("ingress.shape", f"an {by.role} does not send `{_tag(message)}`")
     match message:
         case Intents():
-            calls = tuple(ingress.wanted_from(call, i) for i, call in enumerate(message.calls))
+            calls = tuple([ingress.wanted_from(call, i) for i, call in enumerate(message.calls)])
             return IntentsReceived(by, calls, message.mode, message.nesting)
         case Outcome():
             cost = None if message.cost_usd is None else _usd(message.cost_usd)

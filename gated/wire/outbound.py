@@ -127,6 +127,8 @@ class TicketMessage(Struct, frozen=True, omit_defaults=True, tag="ticket", kw_on
 
 Outbound = Verdict | ReminderMessage | RunStatus | Refusal | Remaining
 
+OF_TICKETS: Final = frozenset({TicketOpened, TicketAnswered, TicketClosed, TicketNoted})  # the decisions that people hear of
+
 _ENCODER: Final = msgspec.json.Encoder()
 _OUT: Final = msgspec.json.Decoder(Outbound)
 
@@ -236,8 +238,6 @@ def to_approvers(
 
     `together` are the decisions of the same record.
     """
-    if not isinstance(decision, TicketOpened | TicketAnswered | TicketClosed | TicketNoted):
-        return None
     base: dict[str, Any] = {"thread": thread, "run": run, "at": rfc3339(at)}
     match decision:
         case TicketOpened():
@@ -253,6 +253,7 @@ def to_approvers(
         case TicketNoted():
             details = {"channel": decision.channel, "reason": decision.reason} if decision.channel is not None else {}
             return TicketMessage(event=decision.event, ticket=decision.ticket, state="pending", details=details, **base)
+    return None
 
 
 def _in_short(decided: CallDecided) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Delivery: what comes twice is answered twice and counts once; people's answers and deadlines reach the agent."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,6 @@ from gated import wire
 from gated.client import Call, Verdict
 from gated.core.state import ThreadState
 from gated.events import RunId, Sender, ThreadId
-from gated.shell.bus import Bus
 from gated.shell.log.open import open_log
 from gated.wire import ReminderMessage, RunStatus
 from shell.live import POLICY, Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
@@ -94,10 +94,10 @@ async def test_an_input_whose_acknowledgement_was_lost_is_answered_from_the_log(
 
 
 def lose_acknowledgements(live: Live) -> None:
-    async def lost(self: Bus, ack: str) -> None:
+    async def lost(acks: Sequence[str]) -> None:
         pass
 
-    live.daemon.receiver.acknowledge = lost.__get__(live.daemon.receiver)  # type: ignore[method-assign]
+    live.daemon.runs.outlet = live.daemon.runs.outlet._replace(acknowledge=lost)
 
 
 def unmarked(answers: list[wire.Outbound]) -> list[wire.Outbound]:
