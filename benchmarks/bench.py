@@ -18,10 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nats
-from nats.aio.msg import Msg
-
 from benchmarks import approvals, big_state, core, detectors, long_threads
+from gated.shell.nats_client import Heard, Straight, SturdyClient, line
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,19 +27,28 @@ ROOT = Path(__file__).parents[1]
 class Load:
     """Closed loops over one connection: each run asks, waits for its verdict, asks again."""
 
-    def __init__(self, client: nats.NATS) -> None:
+    def __init__(self, client: SturdyClient) -> None:
         self.client = client
-        self.waiting: dict[str, asyncio.Future[None]] = {}
+        self.waiting: dict[bytes, asyncio.Future[None]] = {}
 
-    async def hear(self, message: Msg) -> None:
-        self.waiting.pop(message.subject.split(".")[3]).set_result(None)
+    @classmethod
+    async def connected(cls, url: str, **credentials: Any) -> Load:
+        """One that hears what agent `a` is told."""
+        load = cls(SturdyClient())
+        await load.client.connect(url, **credentials)
+        await load.client.subscribe("gated.out.*.*.agent.a", cb=Straight(load.hear))
+        await load.client.flush()
+        return load
+
+    def hear(self, message: Heard) -> None:
+        self.waiting.pop(message.subject.split(b".")[3]).set_result(None)
 
     async def ask(self, run: str, number: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting[run] = future
+        self.waiting[run.encode()] = future
         call = f'{{"id":"c{number}","tool":"Read","args":{{"file_path":"src/f{number % 50}.py"}}}}'
-        data = f'{{"type":"intents","nesting":"explicit","calls":[{call}]}}'.encode()
-        await self.client.publish(f"gated.in.{run}.{run}.agent.a", data)
+        data = f'{{"type":"intents","calls":[{call}],"nesting":"explicit"}}'.encode()
+        await self.client.send(line(f"gated.in.{run}.{run}.agent.a", data))
         await future
 
     async def loop(self, run: str, until: float, spent: list[float], number: int = 0) -> int:
@@ -56,16 +63,13 @@ class Load:
 async def closed_loop(folder: Path, runs: int, seconds: float, tag: str) -> list[float]:
     """ms of every verdict of so many runs at once, the first half second left out."""
     bus = json.loads((folder / "bus" / "bus.json").read_text())
-    client = await nats.connect(bus["url"], user="agent:a", password=bus["users"]["agent:a"], inbox_prefix="_INBOX.agent.a")
-    load = Load(client)
-    await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
-    await client.flush()
+    load = await Load.connected(bus["url"], user="agent:a", password=bus["users"]["agent:a"], inbox_prefix="_INBOX.agent.a")
     warm: list[float] = []
     await asyncio.gather(*(load.loop(f"{tag}w{n}", time.perf_counter() + 0.5, warm) for n in range(runs)))
     spent: list[float] = []
     until = time.perf_counter() + seconds
     await asyncio.gather(*(load.loop(f"{tag}{n}", until, spent) for n in range(runs)))
-    await client.close()
+    await load.client.close()
     return spent
 
 

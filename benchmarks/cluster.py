@@ -24,8 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import nats
-
 from benchmarks import core, handover
 from benchmarks.bench import Load
 from gated import wire
@@ -92,10 +90,7 @@ async def closed_loop(url: str, runs: int, seconds: float, tag: str, watched: Ma
 
     `verdict_ms_p50`, `verdict_ms_p99`, `verdicts_per_s`, and of every group of processes the µs of CPU time a verdict.
     """
-    client = await nats.connect(url, user=login("agent", "a"), password=PASSWORD, inbox_prefix=inbox_prefix("agent", "a"))
-    load = Load(client)
-    await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
-    await client.flush()
+    load = await Load.connected(url, user=login("agent", "a"), password=PASSWORD, inbox_prefix=inbox_prefix("agent", "a"))
     warm: list[float] = []
     opened = time.perf_counter() + 1.0
     numbers = await asyncio.gather(*(load.loop(f"{tag}{n}", opened, warm) for n in range(max(runs, 256))))
@@ -105,7 +100,7 @@ async def closed_loop(url: str, runs: int, seconds: float, tag: str, watched: Ma
     await asyncio.gather(*(load.loop(f"{tag}{n}", started + seconds, spent, numbers[n]) for n in range(runs)))
     took = time.perf_counter() - started
     cpu = {f"{name}_cpu_us": 1e6 * (cpu_seconds(each) - before[name]) / len(spent) for name, each in watched.items()}
-    await client.close()
+    await load.client.close()
     half, most = core.percentiles(spent)
     return {"verdict_ms_p50": half, "verdict_ms_p99": most, "verdicts_per_s": len(spent) / took, **cpu}
 
