@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from nats.aio.msg import Msg
 
 from gated import ingress, wire
 from gated.client.errors import GateUnavailable, Refused
@@ -25,6 +24,7 @@ from gated.client.line import Ears, Line, Place
 from gated.client.question import Key, Question
 from gated.client.run import Run
 from gated.events import RunId, ThreadId
+from gated.shell.nats_client import Heard, headers_of
 from gated.wire import Origin, Verdict
 
 TIMEOUT: Final = 10.0  # seconds for a verdict
@@ -121,7 +121,7 @@ class Gate:
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
-    async def hear(self, message: Msg) -> None:
+    def hear(self, message: Heard) -> None:
         """A verdict concerns whoever waits for its call; any other answer only the message that it answers."""
         try:
             said = wire.decode_out(message.data)
@@ -129,11 +129,11 @@ class Gate:
             return  # an answer of a newer gate that this client does not know
         call: str | None = getattr(said, "call", None)
         if isinstance(said, Verdict):
-            thread, run = message.subject.split(".")[2:4]
+            thread, run = message.subject.decode().split(".")[2:4]
             for asked in self._by_call.get((thread, run, said.call), ()):
                 asked.hear(said.call, said)
             return
-        answered = self._questions.get((message.headers or {}).get(wire.RE, ""))
+        answered = self._questions.get(headers_of(message.headers).get(wire.RE, ""))
         if answered is not None:
             answered.hear(call, said)
 

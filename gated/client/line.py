@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import anyio
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated.client.errors import GateUnavailable
 from gated.shell.dialling import Unreachable, dial
-from gated.shell.nats_client import SturdyClient
+from gated.shell.nats_client import Heard, Straight, SturdyClient, line, said_with
 
 REDIAL: Final = 0.5  # seconds between two looks at a connection that is down
 _DENIED: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
@@ -28,7 +26,7 @@ _DENIED: Final = re.compile(r"permissions violation for (publish|subscription) t
 class Ears(NamedTuple):
     """Who is told: of messages, of a (re)connection, and of what the server refused: `publish` or `subscription`, and where."""
 
-    hear: Callable[[Msg], Awaitable[None]]
+    hear: Callable[[Heard], None]
     back: Callable[[], None]
     denied: Callable[[str, str, str], None]
 
@@ -49,7 +47,7 @@ class Line:
     def __init__(self, find: Callable[[], Place], subject: str, ears: Ears) -> None:
         self._find, self._subject, self._ears = find, subject, ears
         self._place = Place("", {})
-        self._client: Client = SturdyClient()
+        self._client = SturdyClient()
         self._down = asyncio.Event()
         self._redialling: asyncio.Task[None] | None = None
 
@@ -85,7 +83,7 @@ class Line:
         """Publish where there is a connection; without one nothing is kept for later, since callers publish again."""
         if self.connected:
             try:
-                await self._client.publish(subject, data, headers=headers)
+                await self._client.send(line(subject, data, headers=said_with(headers)))
             except NatsError as error:
                 if self.connected:
                     raise GateUnavailable(f"the bus is out of reach: {error}") from error
@@ -108,7 +106,7 @@ class Line:
             closed_cb=self._lost,
             **self._place.options,
         )
-        await client.subscribe(self._subject, cb=self._ears.hear)
+        await client.subscribe(self._subject, cb=Straight(self._ears.hear))
         await client.flush()
 
     async def _redial(self) -> None:

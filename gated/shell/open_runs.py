@@ -19,16 +19,18 @@ from gated.shell.log import ReadableLog
 
 Held = dict[tuple[ThreadId, RunId], AgentId]
 
+OPENING = frozenset({RunStarted, IntentsReceived})  # what may open a run
 MARKS = (b'"run_opened"', b'"run_ended"')  # what a record that opens or ends a run holds
 
 
-def agent_of(observation: RunStarted | IntentsReceived) -> AgentId:
+def agent_of(observation: Observation) -> AgentId:
+    """Whose run an observation may open."""
     return observation.agent if isinstance(observation, RunStarted) else AgentId(observation.by.name)
 
 
 def asks_of_open_runs(registry: Registry, state: ThreadState, run: RunId, observation: Observation) -> bool:
     """Whether the observation may open a run whose agent may have only so many."""
-    if not isinstance(observation, RunStarted | IntentsReceived) or run in state.runs:
+    if type(observation) not in OPENING or run in state.runs:
         return False
     profile = registry.current.agents.get(agent_of(observation))
     return profile is not None and profile.max_open is not None
@@ -83,3 +85,21 @@ class OpenRuns:
         if before.open_runs is not after.open_runs:
             self._total.update(dict(after.open_runs))
             self._total.subtract(dict(before.open_runs))
+
+
+class OpenRunsWhenAsked:
+    """The same, counted from when they are first asked for."""
+
+    def __init__(self, log: ReadableLog, states: Mapping[ThreadId, ThreadState]) -> None:
+        self._log, self._states = log, states
+        self._counted: OpenRuns | None = None
+
+    async def told(self, state: ThreadState, observation: Observation) -> Observation:
+        """Raises `LogUnavailable`."""
+        if self._counted is None:
+            self._counted = await OpenRuns.of(self._log, self._states)
+        return self._counted.told(state, observation)
+
+    def follow(self, before: ThreadState, after: ThreadState) -> None:
+        if self._counted is not None:
+            self._counted.follow(before, after)

@@ -27,7 +27,17 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Unfollowed, Unscored
-from gated.events import CanIAsked, DeadlineReached, ErasureRequested, IntentsReceived, Observation, Record, RunId, ThreadId
+from gated.events import (
+    CanIAsked,
+    DeadlineReached,
+    ErasureRequested,
+    IntentsReceived,
+    Observation,
+    PolicyBound,
+    Record,
+    RunId,
+    ThreadId,
+)
 from gated.shell import faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
@@ -38,7 +48,7 @@ from gated.shell.held import Held
 from gated.shell.keyring import Keyring
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.mailbox import CROWDED, Mailbox
-from gated.shell.open_runs import OpenRuns, asks_of_open_runs
+from gated.shell.open_runs import OpenRunsWhenAsked, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.paths import links_of
 from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled, joined
@@ -99,7 +109,7 @@ class Runs:
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived, self._overloaded = Bell(), Bell()
         self._draining = False
-        self._open_runs: OpenRuns | None = None  # counted from when a policy first caps them
+        self._open_runs = OpenRunsWhenAsked(event_log, self.threads.states)
         self.drained = anyio.Event()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -203,17 +213,19 @@ class Runs:
         if state is None:
             state = await self.threads.look(said.thread)
         handled = 0 < said.position <= state.input
-        observation = await self.threads.with_policy(said.observation)
-        if asks_of_open_runs(self.registry, state, said.run, observation):
-            observation = await self._with_open_runs(state, observation)
-        if isinstance(observation, ErasureRequested) and not handled:
+        observation = said.observation
+        if type(observation) is PolicyBound:
+            observation = await self.threads.with_policy(observation)
+        elif type(observation) is ErasureRequested and not handled:
             observation = await self.subjects.erased(self.registry, state.runs.get(said.run), observation)
-        this = self.registry, state, said.run, observation, said.at, said.position
+        elif asks_of_open_runs(self.registry, state, said.run, observation):
+            observation = await self._open_runs.told(state, observation)
+        this = (registry := self.registry), state, said.run, observation, said.at, said.position
         made, sealed = await self.subjects.keyed(self._decide, *this)
         run = made.state.runs.get(said.run)
-        by = said.observation.by
+        by = observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
-        policy = self.registry.current.digest if run is None else run.policy
+        policy = registry.current.digest if run is None else run.policy
         if not handled and (made.unfollowed or made.unscored) and self._set_aside(said, made, agent, policy):
             self.threads.keep(state)
             return None
@@ -222,10 +234,9 @@ class Runs:
             replies = () if made.decisions else made.replies
             return Settled(said, None, (), replies, agent, policy, again=True)
         self.threads.keep(made.state)
-        if self._open_runs is not None:
-            self._open_runs.follow(state, made.state)
+        self._open_runs.follow(state, made.state)
         dues = due_times(made.decisions)
-        if isinstance(said.observation, DeadlineReached) and run is not None:
+        if type(observation) is DeadlineReached and run is not None:
             self.timers.woke(said.thread, said.run)
             dues.append(next_due(run) or 0)
         if dues:
@@ -273,11 +284,6 @@ class Runs:
             observation = await scorer.answered(said.observation, about, unscored)
         self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
         self._arrived.ring()
-
-    async def _with_open_runs(self, state: ThreadState, observation: Observation) -> Observation:
-        if self._open_runs is None:
-            self._open_runs = await OpenRuns.of(self.log, self.threads.states)
-        return self._open_runs.told(state, observation)
 
     def _is_busy(self, thread: ThreadId) -> bool:
         return thread in self._held or thread in self._mailbox

@@ -19,7 +19,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import Observation, PolicyBound, ThreadId, unseal
+from gated.events import PolicyBound, ThreadId, unseal
 from gated.shell.log import EventLog, LogDamaged, LogUnavailable, ReadableLog
 from gated.shell.policies import load_stored
 
@@ -94,10 +94,8 @@ class Threads:
         self._on_load(state)
         return state
 
-    async def with_policy(self, observation: Observation) -> Observation:
+    async def with_policy(self, observation: PolicyBound) -> PolicyBound:
         """A wish to bind a run, with whether the log has the policy: it may have it later, and a replay must decide the same."""
-        if not isinstance(observation, PolicyBound):
-            return observation
         await self._know_policy(observation.policy)
         return replace(observation, unknown=observation.policy not in self.registry.known)
 

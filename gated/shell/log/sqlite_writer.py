@@ -60,7 +60,7 @@ class Writer:
             raise LogUnavailable("the log is closed")
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(_Write(job, done))
-        await asyncio.shield(done)
+        await done
 
     async def seal(self) -> None:
         """Seal what was submitted before, if the log is sealed and there is something new."""
@@ -68,7 +68,7 @@ class Writer:
             return
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(_SealNow(done))
-        await asyncio.shield(done)
+        await done
 
     async def close(self) -> None:
         """Commit what is queued, seal it, and let go of the file."""
