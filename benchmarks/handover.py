@@ -10,8 +10,6 @@ import asyncio
 import subprocess
 import time
 
-import nats
-
 from benchmarks.bench import Load
 from benchmarks.core import percentiles
 from gated.shell.log.jetstream_names import partition_of
@@ -34,10 +32,8 @@ def _runs() -> list[str]:
 
 async def measure(url: str, password: str, worker: subprocess.Popen[str]) -> dict[str, float]:
     """`handover_ms_p50` and `handover_ms_max`: of every run the longest verdict; `handover_before_ms_max`; `handover_stop_ms`."""
-    client = await nats.connect(url, user=login("agent", "a"), password=password, inbox_prefix=inbox_prefix("agent", "a"))
-    load, ended = Load(client), asyncio.Event()
-    await client.subscribe("gated.out.*.*.agent.a", cb=load.hear)
-    await client.flush()
+    load = await Load.connected(url, user=login("agent", "a"), password=password, inbox_prefix=inbox_prefix("agent", "a"))
+    ended = asyncio.Event()
     asked: dict[str, list[tuple[float, float]]] = {run: [] for run in _runs()}
 
     async def ask_on(run: str) -> None:
@@ -59,7 +55,7 @@ async def measure(url: str, password: str, worker: subprocess.Popen[str]) -> dic
     await asyncio.sleep(AFTER)
     ended.set()
     await asyncio.gather(*asking)
-    await client.close()
+    await load.client.close()
     longest = [1000 * max(heard - said for said, heard in each if heard >= told) for each in asked.values()]
     before = [heard - said for each in asked.values() for said, heard in each if told - 1.0 <= said and heard < told]
     return {

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from gated.client.errors import GateUnavailable
 from gated.shell.dialling import Unreachable, dial
-from gated.shell.nats_client import Heard, Straight, SturdyClient, line, said_with
+from gated.shell.nats_client import Heard, Straight, SturdyClient, header_lines, line
 
 REDIAL: Final = 0.5  # seconds between two looks at a connection that is down
 _DENIED: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
@@ -83,7 +83,7 @@ class Line:
         """Publish where there is a connection; without one nothing is kept for later, since callers publish again."""
         if self.connected:
             try:
-                await self._client.send(line(subject, data, headers=said_with(headers)))
+                await self._client.send(line(subject, data, headers=header_lines(headers)))
             except NatsError as error:
                 if self.connected:
                     raise GateUnavailable(f"the bus is out of reach: {error}") from error

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError, ProtocolError
 
-from gated.shell.nats_client import Heard, Straight, SturdyClient, headers_of, line, said_with
+from gated.shell.nats_client import Heard, Straight, SturdyClient, header_lines, headers_of, line
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.nats_reader import Reader
 from shell.live import server
@@ -160,7 +160,7 @@ async def test_what_is_sent_is_heard_in_order_with_what_is_published(tmp_path: P
     async with connected(tmp_path, []) as client:
         ear = Ear()
         heard = await client.subscribe("gated.cluster.here.>", cb=Straight(ear.hear))
-        headers = said_with({"A": "b\r\nC: d"})
+        headers = header_lines({"A": "b\r\nC: d"})
         for number in range(0, 300, 2):
             plain = line(f"gated.cluster.here.{number}", b"x" * number, "to")
             await client.send(plain + line(f"gated.cluster.here.{number + 1}", b"x" * (number + 1), headers=headers))
