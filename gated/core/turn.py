@@ -184,12 +184,14 @@ class Turn:
         vault, redactor = self.vault, self.policy.redactor
         if vault is None or not redactor.active or not touched.touches:
             return touched
+        if not redactor.suspects_keys(touched.keys):
+            return touched
         touches = keys(touched.touches, redactor, vault)
         if touches is touched.touches:
             return touched
         self.cover = self.cover or Cover(redactor, vault)
         self.cover.note_key()
-        return replace(touched, touches=touches, idle=())
+        return replace(touched, touches=touches, keys=tuple(dict.fromkeys(touch.key for touch in touches)), idle=())
 
     @property
     def must_open(self) -> bool:

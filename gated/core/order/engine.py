@@ -288,7 +288,8 @@ def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, tou
         instance = keys.get(key)
         if instance is None:
             size, instance = size + 1, machine.fresh
-        instances[slot] = keys.set(key, instance.joined(run, call, machine.kind(touch)))
+        kind = machine.kind(touch) if touch.overrides else machine.kinds.get(exact) or machine.kind(touch)
+        instances[slot] = keys.set(key, instance.joined(run, call, kind))
     return replace(order, instances=instances.finish(), size=size)
 
 

@@ -146,10 +146,8 @@ class Machine(Struct, frozen=True):
 
     def kind(self, touch: Touch) -> Kind:
         """Every way in which the call may move an instance, whatever its outcome."""
-        if not touch.overrides:
-            known = self.kinds.get(touch.exact)
-            if known is not None:
-                return known
+        if touch.exact in self.kinds and not touch.overrides:
+            return self.kinds[touch.exact]
         moves = [move for index in touch.exact for move in self.transitions[index].moves]
         return kind_of([*moves, *(move for index in touch.overrides for move in self.transitions[index].forced)])
 

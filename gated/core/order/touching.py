@@ -29,11 +29,13 @@ class Idle(NamedTuple):
 class Touched(Struct, frozen=True, gc=False):
     """What a call bears on, and what is wrong with its keys.
 
-    `idle`, where it was worked out, is when all of it surely allows the call. `oversize`: a machine whose key is too long.
+    `keys` are all of its keys, each once. `idle`, where it was worked out, is when all of it surely allows the call. `oversize`:
+    a machine whose key is too long.
     """
 
     touches: tuple[Touch, ...] = ()
     findings: tuple[Finding, ...] = ()
+    keys: tuple[str, ...] = ()
     idle: tuple[Idle, ...] = ()
     oversize: str | None = None
 
@@ -105,7 +107,8 @@ class MachineSet:
         if not touches and not findings:
             return NOTHING_TOUCHED
         oversize = next((touch.machine for touch in touches if _is_oversize(touch.key)), None)
-        return Touched(tuple(touches), tuple(findings), oversize=oversize)
+        keys = tuple(dict.fromkeys(touch.key for touch in touches))
+        return Touched(tuple(touches), tuple(findings), keys, oversize=oversize)
 
 
 class _Alike(NamedTuple):
@@ -127,7 +130,7 @@ def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
     def touched(text: str) -> Touched:
         key = normalize(text)
         touches = tuple([Touch(name, key, exact) for name, exact in certain])
-        return Touched(touches, (), idle if simple else (), touches[0].machine if _is_oversize(key) else None)
+        return Touched(touches, (), (key,), idle if simple else (), touches[0].machine if _is_oversize(key) else None)
 
     return _Alike(watches[0].machine.key, touched)
 

@@ -264,14 +264,7 @@ def keys(touches: tuple[Touch, ...], redactor: Redactor, vault: Vault) -> tuple[
 
     So a key is redacted by what it is, never by what else its call holds.
     """
-    suspects, keyed = redactor.finder.suspects_key, redactor.keyed
-    clear = None  # the key that was looked at last: machines mostly share theirs
-    for touch in touches:
-        key = touch.key
-        if (key is not clear and suspects(key)) or (keyed and touch.machine in keyed):
-            break
-        clear = key
-    else:
+    if not any(redactor.may_redact_key(touch.machine, touch.key) for touch in touches):
         return touches
     return tuple(replace(touch, key=redactor.key(touch.machine, touch.key, vault)) for touch in touches)
 

@@ -7,7 +7,7 @@ only what was found is, by `[redacted kind digest]`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -65,13 +65,13 @@ def _fits(step: Step, found: str | int) -> bool:
 class Redactor:
     """Compiled once a policy."""
 
-    __slots__ = ("_fields", "active", "finder", "keyed", "subject")
+    __slots__ = ("_fields", "_keyed", "active", "finder", "subject")
 
     def __init__(self, entry: RedactEntry, keys: Mapping[str, Sequence[Where]]) -> None:
         self.finder = finder(tuple(dict.fromkeys(entry.detectors)))
         self._fields = tuple(map(_compile, entry.fields))
         # The machines that make their keys of redacted fields.
-        self.keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
+        self._keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
         self.active = self.finder.active or bool(self._fields)
         self.subject = _subject(entry, self.active)  # None: what is taken out is not kept
 
@@ -136,9 +136,16 @@ class Redactor:
 
     # --- keys of machines --------------------------------------------------------------------------------------------
 
+    def suspects_keys(self, keys: Iterable[str]) -> bool:
+        """Whether one of these keys, of whichever machines, may have to be redacted."""
+        return bool(self._keyed) or any(map(self.finder.suspects_key, keys))
+
+    def may_redact_key(self, machine: str, key: str) -> bool:
+        return machine in self._keyed or self.finder.suspects_key(key)
+
     def key(self, machine: str, key: str, vault: Vault) -> str:
         """A machine's key as it may be written: as a whole where it is made of a redacted field."""
-        return mark(FIELD, key, vault) if machine in self.keyed else self.text(key, vault)
+        return mark(FIELD, key, vault) if machine in self._keyed else self.text(key, vault)
 
 
 class _TooMuch(Exception):
