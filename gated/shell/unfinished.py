@@ -33,16 +33,14 @@ async def finish_erasures(view: Runs, subjects: Subjects, partitions: Sequence[P
     while True:
         here = frozenset(partition.number for partition in partitions if partition.runs is not None)
         if here != looked or ticks >= LOOK:
-            ticks = 0
+            looked, ticks = here, 0
             try:
                 left = await subjects.untold(view.log, view.look)
                 for said in left:
                     await _tell(said, partitions[partition_of(said.thread, len(partitions))], writer)
+                    looked = None
             except (LogError, OSError) as error:
                 log.warning("cannot finish erasures now", error=str(error))
-                looked = None
-            else:
-                looked = None if left else here
         ticks += 1
         await anyio.sleep(TICK)
 

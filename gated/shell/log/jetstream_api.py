@@ -28,7 +28,9 @@ WRONG_SEQUENCE: Final = (10071, 10164)  # the fence does not hold: the second fo
 NOT_NOW: Final = (10008, 10009, 10114)  # no leader of all, no leader of this, not yet synchronised
 NOT_FOUND: Final = (10014, 10037, 10059)  # consumer, message, stream
 BATCH_BYTES: Final = 8_000_000  # of one answer to a batched direct get
+TOO_LARGE: Final = 10054  # the server's code for a message over a stream's limit
 SPARE: Final = 4096  # bytes of a message's headers, at most
+OWN_HEADERS: Final = 256  # of them those that are put around the others, or say what place a message has in its batch
 
 Headers = Mapping[str, str]
 
@@ -188,6 +190,7 @@ class JetStreamApi:
         """Store messages one by one, all under way at once; some may be stored and others not when this raises."""
         if not messages:
             return []
+        self._check_sizes(messages)
         stored = _StoredEach(len(messages))
         first = self._asked + 1
         self._asked += len(messages)
@@ -207,10 +210,19 @@ class JetStreamApi:
             stored.spent()
         return stored.places
 
+    def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
+        """The server ends the connection of who sends more than it takes. Raises `Refused` before anything is sent."""
+        most = self.client.max_payload - OWN_HEADERS
+        for message in messages:
+            if len(message.data) + len(message.headers) > most:
+                size = len(message.data) + len(message.headers)
+                raise Refused(TOO_LARGE, f"a message of {size:,} bytes, more than its `max_payload` takes")
+
     async def store_together(self, messages: Sequence[Outgoing]) -> list[int]:
         """Store messages of one stream all or none, with nothing between them; their places."""
         if len(messages) == 1:
             return await self.store_each(messages)
+        self._check_sizes(messages)
         answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         batch, lines = uuid4().hex, []
         async with self._listening(lambda message: None if answer.done() else answer.set_result(message)) as inbox:

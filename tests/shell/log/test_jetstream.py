@@ -292,6 +292,21 @@ async def stored(log: JetStreamLog, stream: str) -> dict[str, bytes]:
     return {subject: base64.b64decode(said["message"].get("data", "")) for subject, said in found}
 
 
+async def test_what_is_larger_than_the_server_takes_is_not_sent(cluster: JetStreamBackend) -> None:
+    """The server would end the connection, and with it whatever else is under way on it."""
+    log = await cluster.open()
+    with pytest.raises(LogUnavailable, match=r"cannot write the policy: .*more than its `max_payload` takes"):
+        await log.put_policy("0" * 64, b" " * log.api.client.max_payload)
+    most = log.api.client.max_payload - jetstream_api.OWN_HEADERS - len(header_lines({EXPECTED: "0"}))
+    await log.put_policy("1" * 64, b" " * most)
+    large = Outgoing(log.names.written(log.names.part(0), log.messages._secret), b" " * most, b"")
+    with pytest.raises(Refused):
+        await log.api.store_together([large, large._replace(data=b" " * (most + jetstream_api.OWN_HEADERS))])
+    await log.api.store_together([large, large])
+    assert log.api.client.stats["reconnects"] == 0
+    await log.close()
+
+
 async def test_nobody_who_may_publish_inputs_can_schedule_or_roll_up(cluster: JetStreamBackend) -> None:
     """A schedule's target is not checked against who asked for it: an agent would speak in an approver's name."""
     log = await cluster.open()
