@@ -98,4 +98,6 @@ def test_who_says_no_to_the_provider_is_back_at_the_log_in(made: World, page: Br
     page.open("/login")
     page.press('a[href="/oidc"]')
     page.press('button[value="deny"]')
-    page.sees("The provider did not log you in.", ".notice.no")
+    page.sees("This log-in was not begun here", ".notice.no")  # this provider leaves the state out of its no
+    page.open("/")
+    page.sees("Log in to gated")
