@@ -172,15 +172,17 @@ def _expression(draft: Draft, finding: Finding) -> str:
 
 
 def _constants(draft: Draft, finding: Finding) -> Drafts:
-    """An argument set to what the contract compares it with, or next to it."""
+    """An argument set to what the contract compares it with, next to it, or to what it does not name."""
     text, args = _expression(draft, finding), draft.plea.args
     numbers = [float(n) if "." in n else int(n) for n in _NUMBER.findall(text)]
-    named = [key for key in re.findall(r"args\.(\w+)", text) if not isinstance(args.get(key), dict | list)]
-    for key in sorted(dict.fromkeys(named)):
+    texts = _TEXT.findall(text)
+    for key in sorted(set(re.findall(r"args\.(\w+)", text))):
         near: list[Any] = [near for n in numbers for near in (n, n - 1, n + 1)]
-        for value in dict.fromkeys([*near, *_TEXT.findall(text)]):
+        for value in dict.fromkeys([*near, *texts]):
             if args.get(key) != value or isinstance(args.get(key), bool):
                 yield _set(draft, key, value)
+        if texts and args.get(key) != EXAMPLE:
+            yield _with_args(draft, {key: EXAMPLE}, (), f'set the argument `{key}` to another text, such as "{EXAMPLE}"')
 
 
 # --- another call first ----------------------------------------------------------------------------------------------

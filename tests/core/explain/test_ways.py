@@ -19,7 +19,7 @@ POLICY = """
 version: 1
 agents:
   a:
-    allowed_tools: [Read, Write, pay, send_email, plan, typed, keyed, deploy]
+    allowed_tools: [Read, Write, pay, send_email, plan, typed, keyed, deploy, post]
     forbidden_tools: ["Read(*secret*)"]
     approval_required: ["pay(to = \\"eve\\")"]
     data_scope: {allowed_paths: [/workspace], allowed_databases: [shop], allowed_tables: {shop: [orders]}}
@@ -41,6 +41,7 @@ machines:
 contracts:
   - {name: cap, on: pay, require: "args.amount <= 100"}
   - {name: planned, on: deploy, require: "run.counts.plan >= 1"}
+  - {name: not-eve, on: post, require: "!(args.to in ['eve'])"}
 """
 
 
@@ -70,6 +71,8 @@ ONE_CALL: list[tuple[str, dict[str, Any], dict[str, Any], str, list[str]]] = [
     ("pay", {"to": "bob", "amount": 500}, {}, "contracts.require", ["set the argument `amount` to 100"]),
     ("pay", {"to": "bob"}, {}, "contracts.error", ["set the argument `amount` to 100"]),
     ("deploy", {}, {}, "contracts.require", ["call `plan` with {} first"]),
+    ("post", {"to": "eve"}, {}, "contracts.require", ['set the argument `to` to another text, such as "example"']),
+    ("post", {"to": ["eve"]}, {}, "contracts.error", ['set the argument `to` to another text, such as "example"']),
     (
         "typed",
         {"n": "5", "mode": "fast", "x": 1},
