@@ -81,7 +81,8 @@ def _enough(subject: Subject, place: Path, rule: Rule) -> Iterator[Advice]:
         named = people_named((*stage, *asks.escalate_to), groups)
         wanted = 1 if asks.stages else asks.quorum
         if len(named) < wanted:
-            what = f"{len(named)} people are named, {wanted} must answer"
+            who = "1 person is" if len(named) == 1 else f"{len(named)} people are"
+            what = f"{who} named, {wanted} must answer"
             yield Advice(place, f"the rule can never be satisfied: {what}")
         elif not asks.self_approval and len(named - owners) < wanted and owners:
             yield Advice(place, f"without owners of agents, {len(named - owners)} people are left, and {wanted} must answer")
