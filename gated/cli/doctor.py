@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from gated.cli.help import single
 from gated.cli.operator import Place, at_bus, place_of
-from gated.cli.output import NO, Json, say, say_json
+from gated.cli.output import NO, Json, say, say_json, some
 from gated.cli.shared import taking
 
 app = single()
@@ -25,8 +25,8 @@ def doctor(
         say_json(health)
     else:
         say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
-        say(f"{health['records']} records, {health['verdicts']} verdicts since the start")
-        say(f"{health['waiting']} inputs waiting, {health['threads']} threads in memory")
+        say(f"{some(health['records'], 'record')}, {some(health['verdicts'], 'verdict')} since the start")
+        say(f"{some(health['waiting'], 'input')} waiting, {some(health['threads'], 'thread')} in memory")
         for key in ("why", "reload_failed"):
             if health[key]:
                 say(f"[red]{escape(str(health[key]))}[/]")

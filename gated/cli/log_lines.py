@@ -14,8 +14,9 @@ from gated.cli.output import place_of
 from gated.events import Body, CallDecided, CallRefused, CallSettled, DataErased, RunId, RunOpened, ThreadId
 from gated.units import rfc3339
 
-COLUMNS = ("position", "at", "thread/run", "seq", "by", "decision", "tool", "why")
+COLUMNS = ("position", "at", "run", "seq", "by", "decision", "tool", "why")
 WHY = 90  # characters
+CALL = 12  # characters of its id, as in a run's story
 
 Row = tuple[object, ...]
 
@@ -88,10 +89,10 @@ def rows(position: int, body: Body) -> Iterator[Row]:
                 why = f"{decision.code or ''} {decision.reason or ''}".strip()
                 yield (*head, decision.decision, decision.tool, why[:WHY])
             case CallRefused():
-                yield (*head, "refused", decision.call or "", f"{decision.code} {decision.reason}"[:WHY])
+                yield (*head, "refused", (decision.call or "")[:CALL], f"{decision.code} {decision.reason}"[:WHY])
             case CallSettled():
-                yield (*head, decision.status, decision.call, decision.summary[:WHY])
+                yield (*head, decision.status, decision.call[:CALL], decision.summary[:WHY])
             case DataErased():
                 yield (*head, "erased", "", f"the data of {decision.subject}"[:WHY])
             case _:
-                yield (*head, msgspec.to_builtins(decision)["kind"], "", "")
+                yield (*head, msgspec.to_builtins(decision)["kind"].replace("_", " "), "", "")

@@ -169,7 +169,7 @@ def _story(body: Body) -> list[str]:
                 lines.append(f"{decision.status} {escape(decision.message)}")
             case RunEnded():
                 note = "  [yellow]ungrounded[/]: none of the calls that its policy calls grounding" if decision.ungrounded else ""
-                lines.append(f"ended: {decision.status} {escape(decision.reason)}{note}")
+                lines.append(f"{escape(told(decision, str(body.observation.by)))}{note}")
             case TicketOpened():
                 lines.append(f"ticket {decision.ticket} opened until {rfc3339(decision.expires_at)[:19]}Z")
             case TicketAnswered():
@@ -192,7 +192,7 @@ def _print_state(view: dict[str, Any]) -> None:
             say(escape(f"machine {machine}[{key}] = {value}"))
     counted = {name: number for name, number in view["metrics"].items() if number}
     if counted:
-        say("order " + ", ".join(f"{name} {number}" for name, number in counted.items()))
+        say("order rules: " + ", ".join(f"{number} {name}" for name, number in counted.items()))
     for waiting in view["waiting"]:
         say(f"[yellow]waits[/] ticket {waiting['ticket']} until {waiting['expires_at']}")
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from gated.cli.help import single
-from gated.cli.output import Json, moment, run_async, say, say_json, table
+from gated.cli.output import Json, moment, run_async, say, say_json, some, table
 from gated.cli.progress import progressed
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.stats import Spread, Stats, Verdicts
@@ -67,7 +67,7 @@ def _print(stats: Stats, top: int) -> None:
         say("the log has no records of that")
         return
     first, last = rfc3339(stats.first_at)[:19], rfc3339(stats.last_at)[:19]
-    say(f"[bold]{stats.records}[/] records from {first} to {last}, {stats.runs} runs")
+    say(f"[bold]{stats.records}[/] record{'s' * (stats.records != 1)} from {first} to {last}, {some(stats.runs, 'run')}")
     v = stats.verdicts
     say(f"verdicts [green]{v.allow} allowed[/]  [red]{v.deny} denied[/]  [yellow]{v.suspend} suspended[/]")
     _print_tickets(stats)
