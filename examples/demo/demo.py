@@ -166,7 +166,7 @@ def start_gate(data: Path, policy: Path = HERE / "policy.yaml") -> subprocess.Po
 
 
 async def until_up(data: Path, daemon: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         if "is up" in (data / "daemon.out").read_text():
             return
         if daemon.poll() is not None:
