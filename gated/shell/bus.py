@@ -3,7 +3,8 @@
 A durable pull consumer on the stream of inputs is *rewound* to its acknowledged floor at every (re)connection: the old inbox
 is dropped, `CONSUMER.RESET` is asked for, and only gap-free consumer sequences are taken from a fresh inbox. What was handled
 before comes again then and is answered again; nothing is skipped and nothing overtakes.
-An input is acknowledged by its caller after its record is durable and its answers are out.
+An input is acknowledged by its caller after its record is durable and its answers are out, and only on the connection that these
+went out on.
 
 Rejected: `fetch()` of nats-py (three times slower than one's own pulls with a callback inbox, and hides status codes);
 relying on redelivery after `ack_wait` (it delivers out of order).
@@ -51,6 +52,13 @@ class BusError(GatedError):
     """The bus cannot be used as it is: what is wrong and how to mend it."""
 
 
+class Ack(NamedTuple):
+    """How an input is acknowledged, and in which session of its consumer it was taken."""
+
+    subject: str
+    session: int
+
+
 class Input(NamedTuple):
     """One message of the stream: where it came from, when it was stored (µs), its position and how to acknowledge it."""
 
@@ -58,7 +66,7 @@ class Input(NamedTuple):
     data: bytes
     at: int
     position: int
-    ack: str
+    ack: Ack
     message_id: str | None
     content_type: str | None
 
@@ -92,6 +100,7 @@ class Bus:
         self._position = 0
         self._heard = time.monotonic()
         self._rewind_wanted = False
+        self._session, self._connection = 0, 0  # how often it was rewound, and on which connection
         self._due = Bell()  # something is to be asked of the server
         self._stopped = False
 
@@ -125,6 +134,7 @@ class Bus:
             await inbox.unsubscribe()
 
     async def _rewind(self) -> None:
+        self._session, self._connection = self._session + 1, self.client.stats["reconnects"]
         try:
             if self._inbox is not None and not self.client.is_closed:
                 await self._inbox.unsubscribe()
@@ -180,7 +190,7 @@ class Bus:
                 message.data,
                 stored.at,
                 stored.position,
-                reply,
+                Ack(reply, self._session),
                 headers.get(wire.RE) or headers.get("Nats-Msg-Id"),
                 headers.get("Content-Type"),
             )
@@ -229,9 +239,15 @@ class Bus:
         await self._send(line(subject, data, headers=header_lines({wire.RE: re}) if re else NO_HEADERS))
         return True
 
-    async def acknowledge(self, acks: Sequence[str]) -> None:
-        if acks:
-            await self._send(b"".join([line(ack, b"+ACK") for ack in acks]))
+    async def acknowledge(self, acks: Sequence[Ack]) -> None:
+        """Inputs that were answered. Only on the connection that they came on: with another, their answers may be lost.
+
+        What is not acknowledged comes again, and is answered again with the same words.
+        """
+        if self.client.is_connected and self.client.stats["reconnects"] == self._connection:
+            lines = b"".join([line(ack.subject, b"+ACK") for ack in acks if ack.session == self._session])
+            if lines:
+                await self._send(lines)
 
     async def _send(self, lines: bytes) -> None:
         """Publish; while the bus is away and the client's buffer full, wait."""

@@ -27,6 +27,7 @@ from gated.shell.nats_reader import Reader
 CLOSE_SECONDS: Final = 2.0
 
 NO_HEADERS: Final = b""
+ACKNOWLEDGES: Final = b"PUB $JS.ACK."
 _PLAIN: Final = re.compile(r"[!-~]+").fullmatch  # what no subject may have is what ends it in the protocol
 
 
@@ -129,6 +130,12 @@ class SturdyClient(Client):
         if self._ended:
             raise asyncio.CancelledError
         await super()._connect_to_server(server)
+
+    async def _attempt_reconnect(self) -> None:
+        """What waits goes out on the next connection, but no acknowledgement: the answer it is for may be lost with this one."""
+        self._pending = [lines for lines in self._pending if not lines.startswith(ACKNOWLEDGES)]
+        self._pending_data_size = sum(map(len, self._pending))
+        await super()._attempt_reconnect()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:

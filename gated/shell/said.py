@@ -10,6 +10,7 @@ from msgspec import Struct
 from gated import wire
 from gated.core.turn import Reply
 from gated.events import Decision, Observation, Record, RunId, Sender, ThreadId
+from gated.shell.bus import Ack
 
 TIMER: Final = Sender("timer", "daemon")
 
@@ -24,7 +25,7 @@ class Said(NamedTuple):
     observation: Observation
     at: int
     position: int
-    ack: str | None
+    ack: Ack | None
     message_id: str | None
     asked: int = 0  # how often detectors were asked about it
     looked: bool = False  # on the disk, for where its paths lead
@@ -74,7 +75,7 @@ class Outlet(NamedTuple):
     """The way out to the bus."""
 
     publish: Publish
-    acknowledge: Callable[[Sequence[str]], Awaitable[object]]
+    acknowledge: Callable[[Sequence[Ack]], Awaitable[object]]
     prefix: str = wire.PREFIX
     caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken
     tells_time: bool = False  # deadlines come as inputs: no timers here

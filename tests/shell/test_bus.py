@@ -10,6 +10,7 @@ from nats.js.api import RetentionPolicy, StreamConfig
 
 from gated import wire
 from gated.shell import bus
+from gated.shell.nats_client import SturdyClient
 from patience import until
 from ports import own_port
 from shell.live import Bus, server
@@ -94,3 +95,31 @@ async def test_while_the_bus_is_away_publishing_waits_and_loses_nothing(tmp_path
             await stack.enter_async_context(server(tmp_path, int(there.url.rpartition(":")[2])))
         assert sent == 40
         await own.client.close()
+
+
+async def test_what_was_answered_on_a_lost_connection_is_not_acknowledged_on_the_next(tmp_path: Path) -> None:
+    """Its answer may have been lost with the connection: it comes again, and is answered again."""
+    async with server(tmp_path) as (_, there), there.user("agent", "worker") as agent, anyio.create_task_group() as tasks:
+        taken: list[bus.Input] = []
+        client = await bus.connect(there.url, "test", lambda: own.rewind(), **there.credentials("daemon"))
+        await bus.ensure_stream(client)
+        own = bus.Bus(client, taken.append, lambda: 10)
+        tasks.start_soon(own.consume)
+        await agent.publish("gated.in.t.r.agent.worker", b"{}")
+        await until(lambda: len(taken) == 1)
+        await client.force_reconnect()
+        await own.acknowledge([taken[0].ack])
+        await until(lambda: len(taken) == 2)
+        await own.acknowledge([taken[0].ack])
+        assert await floor(client) == 0
+        await own.acknowledge([taken[1].ack])
+        assert await floor(client) == 1
+        tasks.cancel_scope.cancel()
+        await bus.disconnect(client)
+
+
+async def floor(client: SturdyClient) -> int:
+    """The last input of the stream up to which all are acknowledged."""
+    await client.flush()
+    found = (await client.jetstream().consumer_info(wire.STREAM, bus.CONSUMER)).ack_floor
+    return found.stream_seq if found else 0

@@ -11,6 +11,7 @@ from gated import wire
 from gated.client import Call, Verdict
 from gated.core.state import ThreadState
 from gated.events import RunId, Sender, ThreadId
+from gated.shell.bus import Ack
 from gated.shell.log.open import open_log
 from gated.wire import ReminderMessage, RunStatus
 from shell.live import POLICY, Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
@@ -94,7 +95,7 @@ async def test_an_input_whose_acknowledgement_was_lost_is_answered_from_the_log(
 
 
 def lose_acknowledgements(live: Live) -> None:
-    async def lost(acks: Sequence[str]) -> None:
+    async def lost(acks: Sequence[Ack]) -> None:
         pass
 
     live.daemon.runs.outlet = live.daemon.runs.outlet._replace(acknowledge=lost)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.aio.client import Client
 from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError, ProtocolError
 
 from gated.shell.nats_client import Heard, Straight, SturdyClient, header_lines, headers_of, line
@@ -202,3 +203,16 @@ async def test_what_is_sent_while_the_bus_is_away_has_its_room(tmp_path: Path) -
         client._status = client.CONNECTED
     with pytest.raises(ConnectionClosedError):
         await client.send(line("a", b""))
+
+
+async def test_no_acknowledgement_waits_for_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is for may be lost with the old one."""
+
+    async def reconnected(self: Client) -> None:
+        pass
+
+    monkeypatch.setattr(Client, "_attempt_reconnect", reconnected)
+    client, kept = SturdyClient(), line("gated.tickets.t.r", b"kept")
+    client._pending = [line("$JS.ACK.GATED_IN.gated.1.1.1.1.0", b"+ACK"), kept]
+    await client._attempt_reconnect()
+    assert (client._pending, client.pending_data_size) == ([kept], len(kept))
