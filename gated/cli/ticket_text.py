@@ -34,13 +34,16 @@ def became(said: Line) -> str:
         return f"is answered{by} and still waits: others must answer too"
     verdicts = details.get("verdicts", ())
     came = ENDS.get(said["state"]) or "; ".join(dict.fromkeys(_verdict(verdict, said["ticket"]) for verdict in verdicts))
-    return f"is {said['state']}{by}" + (f": {came}" if came else "")
+    state = "edited" if said["state"] == "superseded" else said["state"]
+    return f"is {state}{by}" + (f": {came}" if came else "")
 
 
 def _verdict(verdict: Line, ticket: str) -> str:
     tool = f"`{escape_text(verdict['tool'], NAME)}`"
     if verdict["decision"] == "allow":
-        return f"{tool} may run now"
+        if verdict.get("execute") is False:
+            return f"{tool} does not run, the agent gets the result that was given"
+        return f"{tool} may run now" + (" with the edited arguments" if verdict.get("edited") else "")
     if verdict["decision"] == "deny":
         return f"{tool} is denied all the same: {escape_text(verdict['reason'], 400)}"
     again = verdict.get("ticket", ticket)

@@ -152,8 +152,8 @@ async def _outcome(visit: Visit, case: Case, told: Told) -> tuple[str, str]:
         "superseded": "Your edit was taken.",
         "pending": "Your answer counts. Others must still answer.",
     }
-    if told.state == "approved" and (denied := await _denied(visit)) is not None:
-        return ("no", f"You approved it, and it was denied all the same: {denied}.")
+    if told.state in ("approved", "superseded") and (denied := await _denied(visit)) is not None:
+        return ("no", f"You {'approved' if told.state == 'approved' else 'edited'} it, and it was denied all the same: {denied}.")
     if told.state:
         return ("done", words.get(told.state, f"The ticket is {told.state}."))
     now = await find(visit)

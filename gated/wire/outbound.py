@@ -259,7 +259,12 @@ def to_approvers(
 def _in_short(decided: CallDecided) -> dict[str, Any]:
     """A verdict as people hear of it who only answered."""
     fields = {name: getattr(decided, name) for name in ("call", "tool", "decision", "code", "reason", "ticket")}
-    return {name: value for name, value in fields.items() if value is not None}
+    told = {name: value for name, value in fields.items() if value is not None}
+    if decided.edited:
+        told["edited"] = True
+    if decided.decision == "allow" and not decided.execute:
+        told["execute"] = False
+    return told
 
 
 def answer_view(answer: Answer) -> dict[str, Any]:

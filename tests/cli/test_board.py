@@ -176,6 +176,16 @@ REFUND = {"call": "c1", "tool": "refund"}
         ("rejected", BY_ANA | {"verdicts": [REFUND | {"decision": "deny"}]}, "is rejected by ana: the agent is told"),
         ("approved", BY_ANA | {"verdicts": [REFUND | {"decision": "allow"}]}, "is approved by ana: `refund` may run now"),
         (
+            "superseded",
+            BY_ANA | {"verdicts": [REFUND | {"decision": "allow", "edited": True}]},
+            "is edited by ana: `refund` may run now with the edited arguments",
+        ),
+        (
+            "approved",
+            BY_ANA | {"verdicts": [REFUND | {"decision": "allow", "execute": False}]},
+            "is approved by ana: `refund` does not run, the agent gets the result that was given",
+        ),
+        (
             "approved",
             BY_ANA | {"verdicts": [REFUND | {"decision": "deny", "reason": "Step budget exhausted: 6/6"}]},
             "is approved by ana: `refund` is denied all the same: Step budget exhausted: 6/6",

@@ -67,7 +67,7 @@ def test_answering(tmp_path: Path) -> None:
         status, text, _ = tickets(tmp_path, "reject", ids[1], "--as", "bob", "--note", "no receipt", "--json")
         assert (status, json.loads(text)["details"]["answer"]["note"]) == (0, "no receipt")
         status, text, _ = tickets(tmp_path, "approve", ids[2], "--as", "bob", "--args", '{"amount": 30}')
-        assert (status, text) == (0, f"ticket {ids[2]} is superseded by bob: `refund` may run now\n")
+        assert (status, text) == (0, f"ticket {ids[2]} is edited by bob: `refund` may run now with the edited arguments\n")
         assert tickets(tmp_path, "approve", ids[3], "--as", "bob", "--result", '"by hand"')[0] == 0
         assert became("c1").decision == "allow"
         assert (became("c2").code, became("c2").reason) == ("approvals.rejected", "rejected by bob: no receipt")

@@ -121,7 +121,9 @@ def test_remembering_says_what_and_how_far(made: World) -> None:
 def test_a_person_answers_for_the_tool_where_the_rule_lets_them(made: World) -> None:
     with made.waiting("payer", "ask_human", {"question": "which?"}) as call, made.visitor("ana") as ana:
         assert "The result is not JSON" in ana.answer(call.path, "result", result="the left one").text
-        assert "Approved." in ana.answer(call.path, "result", result='"the left one"').text
+        page = ana.answer(call.path, "result", result='"the left one"').text
+        assert "Approved." in page
+        assert "The tool does not run: the agent gets the result that was given." in page
         verdict = call.verdict()
         assert (verdict.decision, verdict.execute, verdict.result) == ("allow", False, "the left one")
     with made.waiting("payer", "refund", {"customer": "c", "amount": 12}) as other, made.visitor("ana") as ana:
@@ -151,6 +153,19 @@ def test_an_approval_that_the_gate_then_denies_says_so(made: World) -> None:
         assert "Approved." in ana.answer(call.path, "approve").text
         page = ana.answer(made.path(more.ticket), "approve").text
         assert "You approved it, and it was denied all the same" in page
+        assert call.verdict().decision == "allow"
+
+
+def test_an_edit_that_the_gate_then_denies_says_so(made: World) -> None:
+    """Found in a terminal: the page said in green that the edit was taken."""
+    with made.waiting("spender", "buy", {"what": "one"}) as call, made.visitor("ana") as ana:
+        more = made.portal.call(call.run.check, "buy", {"what": "two"})
+        ana.answer(call.path, "approve")
+        path = made.path(more.ticket)
+        data = {"csrf": ana.token(f"{path}/edit"), "args": '{"what": "three"}'}
+        fields = hidden(ana.http.post(f"{path}/edit", data=data).text)
+        page = ana.get(ana.http.post(f"{path}/confirm", data=fields).headers["location"]).text
+        assert "You edited it, and it was denied all the same" in page
         assert call.verdict().decision == "allow"
 
 
