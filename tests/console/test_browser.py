@@ -357,6 +357,21 @@ def test_the_chosen_colours_hold_against_those_of_the_system(made: World, ana: B
     ana.until(lambda: ana.script("return getComputedStyle(document.body).backgroundColor") == light)
 
 
+def test_a_page_that_is_not_live_says_so_in_words(made: World, ana: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by looking: only the colour of a dot told, and its text said that the page was live."""
+    monkeypatch.setattr("gated.console.hub.BEAT", 0.2)
+    ana.open("/")
+    ana.until(lambda: ana.all(".line.on"), "the page is not live")
+    assert ana.one(".line").get_attribute("textContent") == "live"
+    ana.size(360)
+    made.desk.hub._listeners.clear()
+    ana.sees("not live", ".line.off")
+    assert ana.script("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert ana.barriers() == []
+    ana.until(lambda: ana.all(".line.on"), "the page is not live again")
+    ana.size(1280)
+
+
 def test_focus_is_always_to_be_seen(made: World, ana: Browser) -> None:
     with made.waiting("payer", "refund", {"customer": "c-8", "amount": 47}) as call:
         ana.open(call.path)

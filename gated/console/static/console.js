@@ -118,20 +118,25 @@ const readRun = oneAtATime(async () => {
 
 // --- events
 
+function live(on) {
+  const line = one("[data-line]"), word = one("span", line);
+  line.className = on ? "line on" : "line off";
+  line.title = on ? "Live: changes appear by themselves" : "Not live: what is shown may be old";
+  word.className = on ? "hidden" : ""; // a colour alone tells not everybody
+  set(word, on ? "live" : "not live");
+}
+
 function listen() {
-  const line = one("[data-line]");
   const source = new EventSource(document.body.dataset.live);
   const count = (open) => all("[data-open]").forEach((element) => set(element, String(open)));
   let lost = false;
-  source.addEventListener("open", () => line.classList.add("on"));
   source.addEventListener("error", () => {
     lost = true;
-    line.classList.remove("on");
-    line.classList.add("off");
+    live(false);
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
   });
   source.addEventListener("hello", (event) => {
-    line.className = "line on";
+    live(true);
     count(JSON.parse(event.data).open);
     if (!lost) return;
     lost = false; // what happened meanwhile was not heard
