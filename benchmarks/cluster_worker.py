@@ -88,11 +88,11 @@ class Passing(Runs):
                 records.append(passed_on(thread, item.data, item.at, seq + 1, prev))
                 self._heads[thread] = seq + 1, records[-1].hash
             await self.log.append_many(records)
-            for (_, item), record in zip(items, records, strict=True):
+            for record in records:
                 subject = wire.out_subject(record.thread, record.run, "a", self.outlet.prefix)
                 await self.outlet.publish(subject, VERDICT, None)
                 await self.outlet.publish(wire.events_subject(record.thread, record.run), record.body, None)
-                await self.outlet.acknowledge([item.ack])
+            await self.outlet.acknowledge([item.ack for _, item in items])
         self.drained.set()
 
     def drain(self) -> None:
