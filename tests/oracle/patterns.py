@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import re2
 
 from oracle.globs import check_glob, glob_matches
-from oracle.values import FIELD, Json, compact, parse_field, resolve, strings_in, text_of
+from oracle.values import FIELD, Json, compact, parse_field, resolve, scalars_in, strings_in, text_of
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 GLOB_NAME = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
@@ -146,9 +146,12 @@ def primary(args: Json) -> str:
 
 def condition_holds(condition: Condition, values: Json, *, fold: bool = False) -> bool:
     """A field that does not resolve makes it false whatever the operator; of several values one is enough."""
-    found = [text_of(v) for v in resolve(values, parse_field(condition.field))]
+    resolved = resolve(values, parse_field(condition.field))
+    found = [text_of(v) for v in resolved]
     if condition.operator.startswith("!"):  # negative operators do not fold
         return any(not _operator(condition.operator[1:], condition.operand, text, fold=False) for text in found)
+    if fold:  # pains.md: a list around a value slips by no rule that forbids
+        found += [text for value in resolved for text in scalars_in(value)]
     return any(_operator(condition.operator, condition.operand, text, fold=fold) for text in found)
 
 

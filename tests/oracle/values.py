@@ -50,6 +50,13 @@ def strings_in(value: Json) -> Iterator[str]:
             yield from strings_in(item)
 
 
+def scalars_in(value: Json) -> Iterator[str]:
+    """Every scalar inside a list or an object as text, object keys included; of a scalar nothing."""
+    items = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else []
+    for item in items:
+        yield from scalars_in(item) if isinstance(item, list | dict) else [text_of(item)]
+
+
 def parse_field(text: str) -> list[Segment]:
     if not re.fullmatch(FIELD, text):
         raise ValueError(f"bad field `{text}`")

@@ -120,3 +120,17 @@ def strings(value: Any) -> Iterator[str]:
             stack.extend(item.values())
         elif isinstance(item, list | tuple):
             stack.extend(item)
+
+
+def inside(value: Any) -> Iterator[str]:
+    """Every scalar in a list or a map as text, keys included."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, (dict, Mapping)):
+            yield from item
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
+        elif item is not value:
+            yield render(item)

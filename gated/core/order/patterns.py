@@ -1,8 +1,9 @@
 r"""Tool-call patterns: `Bash`, `Bash(npm *)`, `Edit(file_path ~ "src/**")`, `mcp__github__*`, `/mcp__(gh|gl)__.*/`.
 
-Three ways to match. *Exact* is what is written. *Wide* is for restrictions: names and positive operators fold case, and a
-positional glob is tried on every argument and every string in them too, so that neither a capital nor a junk argument shakes
-it off. *Allowed* is for grants: exact, and a positional glob only ever matches one-key arguments.
+Three ways to match. *Exact* is what is written. *Wide* is for restrictions: names and positive operators fold case, a
+positional glob is tried on every argument and every string in them too, and a positive operator on whatever is inside the
+field's value, so that neither a capital nor a junk argument nor a list around a value shakes it off. *Allowed* is for grants:
+exact, and a positional glob only ever matches one-key arguments.
 INVARIANT: allowed implies exact, and exact implies wide.
 Regexes are RE2's: linear time on attacker text; what RE2 does not take is a `PatternError`.
 """
@@ -27,6 +28,8 @@ _GLOB: Final = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
 _CONDITION: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_$@.*\[\]-]+)(?<!\[)\s*(?P<op>!=~|=~|!~|!=|~|=)\s*")
 _VALUE: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
 _SHARP: Final = {"=": 3, "!=": 3, "~": 2, "!~": 2, "=~": 1, "!=~": 1}
+
+_POSITIVE: Final = frozenset({"=", "~", "=~"})
 
 _NO_CONDITION: Final = 'a condition is `field OP "value"` (as a glob, write `[=]` and `[~]` for the characters)'
 _TWO_READINGS: Final = "`/(` stands here twice: write `[/](` in the regex of the name, or `/[(]` in the glob"
@@ -60,13 +63,18 @@ class Condition:
         return any(map(self._holds, self.values(args)))
 
     def holds_wide(self, args: Args) -> bool:
-        return any(map(self._wide, self.values(args)))
+        if any(map(self._wide, self.values(args))):
+            return True
+        return self.op in _POSITIVE and any(any(map(self._wide, fields.inside(value))) for value in self._found(args))
 
     def values(self, args: Args) -> Iterable[str]:
         """What is compared."""
+        return map(fields.render, self._found(args))
+
+    def _found(self, args: Args) -> Iterable[Any]:
         if self._key is not None:
-            return (fields.render(args[self._key]),) if self._key in args else ()
-        return map(fields.render, fields.resolve(self._steps, args))
+            return (args[self._key],) if self._key in args else ()
+        return fields.resolve(self._steps, args)
 
 
 class Pattern:
