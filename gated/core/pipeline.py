@@ -1,7 +1,8 @@
 """The pipeline: one call through every enabled stage of its agent, in the table's order.
 
 The first acted-on denial ends it; an ask does not, so that nobody is asked about what would be denied anyway. A stage that
-raises, or answers with what is no finding, denies. A new stage is a file, a field of the profile and a row of `CHECKS`.
+raises, or answers with what is no finding, denies. A new stage is a file, a field of the profile and a row of `CHECKS`; one that
+remembers has more to add (docs/decisions/stages.md).
 """
 
 from __future__ import annotations
