@@ -67,11 +67,12 @@ def decide_call(
     call: Call,
     agent: AgentId,
     at: int,
-    lifted: frozenset[str] = frozenset(),
+    lifted: frozenset[str] | None = None,
 ) -> Judged:
     """The verdict on one call; a run that is not open is opened by it, if its agent may.
 
-    `lifted` are the sources of asks that people have answered.
+    `lifted` are the sources of asks that people have answered: the call was asked for before and counts as no hop. None: it is
+    asked for now.
     """
     turn = Turn(registry, state, run_id, at)
     barred = may_speak(turn, agent)
@@ -82,7 +83,7 @@ def decide_call(
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"
     if barred is not None:
         return Judged(call, denied(call, *barred))
-    if lifted:
+    if lifted is not None:
         return calls.judge_again(turn, call, lifted)
     judged = calls.judge(turn, call)
     if isinstance(judged, Judged):

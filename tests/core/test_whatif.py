@@ -1,15 +1,19 @@
 """What-if: recorded verdicts against another policy, on the history as it was recorded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from core.acts import Acts, logs_of
+from core.gate_of_core import CoreGate
 from gated.core.policy import load_text
 from gated.core.whatif import Compared, Tally, WhatIf
-from gated.events import IntentsReceived, Record, Wanted, seal, unseal
+from gated.events import AgentId, CallId, IntentsReceived, Record, Wanted, seal, unseal
+from oracle.comparison import answers
+from oracle.strategies import thrown
 
 OPEN = (
     "version: 1\nagents:\n"
@@ -181,3 +185,47 @@ def test_no_log_flips_under_its_own_policy(file: Path) -> None:
         found = [item for entry in log for item in whatif.feed(entry.record)]
         readable = [item for item in found if "redacted" not in item.why]
         assert [(i.call, i.recorded, i.derived, i.why) for i in readable if i.outcome != "unchanged"] == [], name
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_thrown_history_flips_under_its_own_policy(block: int) -> None:
+    """Dice throw what nobody thinks of: strangers' batches, ids twice in one message, approvals after the last hop."""
+    compared = 0
+    for seed in range(100 + block * 60, 160 + block * 60):
+        policy, operations = thrown(seed)
+        gate = CoreGate(policy)
+        for operation in operations:
+            answers(gate, operation)
+        found = list(chain.from_iterable(what_ifs(gate)))
+        compared += len(found)
+        assert [(i.call, i.recorded, i.derived) for i in found if i.outcome in ("flipped", "void")] == [], seed
+    assert compared > 300
+
+
+def what_ifs(gate: CoreGate) -> Iterator[tuple[Compared, ...]]:
+    whatif = WhatIf(gate.world.current)
+    return (whatif.feed(entry.record) for entry in gate.world.log)
+
+
+def test_the_first_call_of_an_id_is_the_one_that_was_decided() -> None:
+    acts = Acts(OPEN)
+    sender = acts.world.sender
+    twice = (Wanted(CallId("c1"), "T", {}), Wanted(CallId("c1"), "Other", {}))
+    acts.world.observe(IntentsReceived(sender, twice, "each", "explicit"))
+    assert told(what_if(acts.records, OPEN.replace("['*']", "[T]"))) == [("c1", "unchanged", "allow", "allow")]
+
+
+def test_a_stranger_s_batch_is_turned_away_under_any_policy() -> None:
+    acts = Acts(OPEN + "  b: {allowed_tools: ['*'], data_scope: any}\n")
+    acts.run("T")
+    acts.world.agent = AgentId("b")
+    assert acts.batch([("T", {}), ("T", {})], "atomic") == ["deny", "deny"]
+    assert [i.outcome for i in what_if(acts.records, OPEN + "  b: {allowed_tools: [T]}\n")] == ["unchanged"] * 3
+
+
+def test_an_approval_counts_no_hop() -> None:
+    asks = OPEN.replace("allowed_tools", "ceilings: {max_hops: 1}, approval_required: [pay], allowed_tools")
+    acts = Acts(asks)
+    assert acts.ask("pay") == "suspend"
+    acts.resolve("c1", "cy")
+    assert [(i.what, i.outcome) for i in what_if(acts.records, asks)] == [("call", "unchanged"), ("approval", "unchanged")]

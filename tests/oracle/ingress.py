@@ -22,14 +22,14 @@ def refusal_of(call: dict[str, Any]) -> str | None:
         return "ingress.id"
     if not isinstance(call.get("tool"), str) or not TOOL.fullmatch(call["tool"]):
         return "ingress.tool_name"
-    if not _is_cost(call.get("cost_usd")):
-        return "ingress.cost"
     try:
         args = arguments(call)
     except ValueError:
         return "ingress.args"
     if not isinstance(args, dict) or not _is_json(args):
         return "ingress.args"
+    if not _is_cost(call.get("cost_usd")):
+        return "ingress.cost"
     return "ingress.too_large" if _too_large(args) else None
 
 

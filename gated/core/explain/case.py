@@ -98,7 +98,7 @@ class Case(Struct, frozen=True):
 
     def judge(self, draft: Draft) -> Judged:
         return trial.decide_call(
-            self.registry(draft), draft.state, self.run_id, draft.plea, self.agent, self.at + draft.later, draft.lifted
+            self.registry(draft), draft.state, self.run_id, draft.plea, self.agent, self.at + draft.later, draft.lifted or None
         )
 
     def allows(self, draft: Draft) -> bool:

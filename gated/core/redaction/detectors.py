@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 import re2
@@ -81,11 +82,14 @@ class Finder:
         hits = [i for i in sorted(self._match(form) or ()) if i != self._name_rule]
         return next((self._rules[i].kind for i in hits if _holds(self._rules[i], form, limit)), None)
 
-    def spans(self, text: str) -> list[Span]:
-        """What is found in a text as it is written, in order, none inside another."""
+    def spans(self, text: str, most: int) -> list[Span] | None:
+        """What is found in a text as it is written, in order, none inside another; None where the rules find more than `most`."""
         hits = (self.active and self._match(text)) or ()
         limit = Limit()
-        spans = [span for i in sorted(hits) if i != self._name_rule for span in _spans(self._rules[i], text, limit)]
+        found = (span for i in sorted(hits) if i != self._name_rule for span in _spans(self._rules[i], text, limit))
+        spans = list(islice(found, most + 1))
+        if len(spans) > most:
+            return None
         spans.sort(key=lambda span: (span.start, -span.end))
         kept: list[Span] = []
         for span in spans:

@@ -127,10 +127,16 @@ class Redactor:
         return mark(kind, key, work.vault)
 
     def text(self, text: str, vault: Vault) -> str:
-        """A text for people without what the detectors find in it, in whatever spelling."""
-        spans = self.finder.spans(text)
-        for start, end, kind in reversed(spans):
-            text = text[:start] + mark(kind, text[start:end], vault) + text[end:]
+        """A text for people without what the detectors find in it, in whatever spelling; no text where that is too much."""
+        spans = self.finder.spans(text, MOST)
+        if spans is None:
+            return mark(MANY, text, vault)
+        if spans:
+            parts, end = list[str](), 0
+            for span in spans:
+                parts += (text[end : span.start], mark(span.kind, text[span.start : span.end], vault))
+                end = span.end
+            text = "".join((*parts, text[end:]))
         hidden = self.finder.kind_of(text) if self.finder.active and ("%" in text or not text.isascii()) else None
         return text if hidden is None else mark(hidden, text, vault)
 

@@ -19,7 +19,7 @@ from gated.core.redaction.vault import Vault
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
 from gated.core.state import Known, ThreadState
-from gated.core.turn import Turn
+from gated.core.turn import Turn, may_speak
 from gated.core.verdicts import Judged
 from gated.core.whatif.compared import Compared, Outcome, Verdict
 from gated.core.whatif.unknowns import unreadable, unscored
@@ -88,7 +88,9 @@ class _Step:
         observation = body.observation
         self.wanted: dict[CallId, Wanted] = {}
         if isinstance(observation, IntentsReceived):
-            self.wanted = {wanted.id: wanted for wanted in observation.calls if wanted.id is not None and wanted.refused is None}
+            for wanted in observation.calls:
+                if wanted.id is not None and wanted.refused is None:
+                    self.wanted.setdefault(wanted.id, wanted)  # the same id again was refused, or answered as before
         run = state.runs.get(body.run)
         self.others = 0 if run is None else len(run.in_flight)
         self.atomic: dict[CallId, CallDecided] | None = None
@@ -167,7 +169,7 @@ class _Step:
             return observation.result, {}
         return settled.summary, {}
 
-    def _admit(self, plea: Call, lifted: frozenset[str]) -> None:
+    def _admit(self, plea: Call, lifted: frozenset[str] | None) -> None:
         """The call ran: it takes its place in history, under the rules on trial or in spite of them."""
         whatif, body = self.whatif, self.body
         agent = self.state.runs[body.run].agent
@@ -194,7 +196,7 @@ class _Step:
         if self.body.run not in self.state.runs:
             return
         if decided.decision == "allow":
-            self._admit(plea, frozenset())
+            self._admit(plea, None)
         if decided.known:
             self._count(decided)
             asked = self.whatif._asked.setdefault((self.body.thread, self.body.run), {})
@@ -223,13 +225,16 @@ class _Step:
             return self._as_first(decided)
         if barred is not None:
             return Verdict("deny", barred[0].partition(".")[0], *barred)
+        barred = may_speak(Turn(whatif.tried, self.state, body.run, body.at), agent)
+        if barred is not None:
+            return Verdict("deny", barred[0].partition(".")[0], *barred)
+        if failed := whatif._failed.get((body.thread, body.run)):
+            return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
         observation = body.observation
         if isinstance(observation, IntentsReceived) and observation.mode == "atomic":
             if self.atomic is None:
                 self.atomic = trial.decide_atomic(whatif.tried, self._with_asked(), body.run, observation, body.at)
             return _verdict(self.atomic.get(plea.id, decided))
-        if failed := whatif._failed.get((body.thread, body.run)):
-            return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
         judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
         self._fail(None if judged.ends is None else judged.ends.reason)
         return _verdict(judged.decided)
@@ -315,7 +320,7 @@ class _Step:
         links = body.observation.links.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
         wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, links=links, embedding=near)
         plea = calls.call_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
-        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
+        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at, frozenset())
         lifted = trial.sources(judged)
         void = self._void(judged, ticket)
         recorded = Verdict(decided.decision, decided.stage, decided.code, decided.reason)

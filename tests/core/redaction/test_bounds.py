@@ -13,7 +13,7 @@ from gated.core.redaction.detectors import finder
 from gated.core.redaction.forms import compatible, forms
 from gated.core.redaction.redactor import MOST
 from gated.core.redaction.rules import ESCAPES, SEARCH, Limit
-from gated.events import CallDecided, CallId, IntentsReceived, OutcomeReported, Sender, TicketOpened
+from gated.events import AbortRequested, CallDecided, CallId, IntentsReceived, OutcomeReported, Sender, TicketOpened
 
 ALL = finder(("secrets", "email", "card", "ssn", "iban", "phone"))
 
@@ -105,3 +105,15 @@ def test_texts_made_of_too_much_are_left_out_as_well() -> None:
     verdict = next(d for d in gate.body().decisions if isinstance(d, CallDecided))
     assert verdict.decision == "deny"
     assert "the whole of it" not in gate.text()
+
+
+def test_words_with_more_secrets_than_are_taken_out_are_left_out_whole() -> None:
+    """Each was cut out of the whole text by itself: the reason of an abort could hold up a gate for a minute."""
+    gate = Gate()
+    gate.ask("c1", "send", to="x")
+    gate.say(AbortRequested(Sender("agent", "a"), "http://ana:hunter22@x " * 40_000))
+    assert "hunter" not in gate.text()
+    said = gate.body().observation
+    assert isinstance(said, AbortRequested)
+    assert said.reason.startswith("[redacted many ")
+    gate.restart()

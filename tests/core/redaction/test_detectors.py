@@ -79,18 +79,27 @@ def test_found(kind: str, text: str) -> None:
 )
 def test_left_alone(text: str) -> None:
     assert EVERYTHING.kind_of(text) is None
-    assert EVERYTHING.spans(text) == []
+    assert EVERYTHING.spans(text, 9) == []
 
 
 def test_only_what_is_asked_for() -> None:
     assert finder(("card",)).kind_of("ana@x.example") is None
     assert not finder(()).suspects("password=hunter22")
-    assert finder(()).spans("password=hunter22") == []
+    assert finder(()).spans("password=hunter22", 9) == []
 
 
 def test_spans_are_in_order_and_apart() -> None:
     text = "from ana@x.example to bob@y.example with password=hunter22"
-    assert [text[s.start : s.end] for s in EVERYTHING.spans(text)] == ["ana@x.example", "bob@y.example", "password=hunter22"]
+    assert [text[s.start : s.end] for s in EVERYTHING.spans(text, 9) or ()] == [
+        "ana@x.example",
+        "bob@y.example",
+        "password=hunter22",
+    ]
+
+
+def test_spans_are_counted_no_farther_than_is_asked() -> None:
+    text = "ana@x.example " * 3
+    assert (EVERYTHING.spans(text, 2), len(EVERYTHING.spans(text, 3) or ())) == (None, 3)
 
 
 @pytest.mark.parametrize(
