@@ -1,6 +1,7 @@
 """The pages on stages are true: their policies load, their scenarios hold."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,11 @@ def test_the_data_scope_page() -> None:
         run_document(parse_document(canonical.encode(document), file="docs/data-scope.json"), lambda name: pytest.fail(name))
     )
     assert [(r.scenario, r.failures) for r in results] == [("an outbox that leads elsewhere", ())]
+
+
+def test_the_contracts_page() -> None:
+    contracts, scenarios = blocks("contracts.md")
+    agents = 'version: 1\nagents: {a: {allowed_tools: ["*"], checks: [privilege, contracts], data_scope: any}}\n'
+    text = "policy:\n" + textwrap.indent(agents + contracts, "  ") + scenarios
+    results = list(run_document(parse_document(text, file="docs/contracts.yaml"), lambda name: pytest.fail(name)))
+    assert [r.failures for r in results] == [(), ()]
