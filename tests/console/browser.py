@@ -121,14 +121,20 @@ class Browser:
         return [message for message in told if "status of 400 (Bad Request)" not in message]
 
 
+def chromium() -> tuple[str, str]:
+    """The browser and its driver; without them the test is skipped, but never in CI."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is not None and driver is not None:
+        return binary, driver
+    message = "no chromium or no chromedriver: scripts/browser installs them where it may"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
 @contextmanager
 def browser(made: World, folder: Path) -> Iterator[Browser]:
-    binary, driver_binary = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver_binary is None:
-        message = "no chromium or no chromedriver: scripts/browser installs them where it may"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+    binary, driver_binary = chromium()
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={folder}"):
