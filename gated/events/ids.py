@@ -29,6 +29,8 @@ class Phase(StrEnum):
     REJECTED = "REJECTED"
     EXHAUSTED = "EXHAUSTED"
 
+    __hash__ = str.__hash__  # an enumeration's own is a function in Python, and phases are looked up for every call
+
 
 Decided = Literal["allow", "deny", "suspend"]
 Status = Literal["success", "error", "not_run"]

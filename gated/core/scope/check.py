@@ -60,7 +60,7 @@ class Scope:
         self._endpoints = Endpoints(limits.allowed_api_endpoints)
         self._tables = Tables(limits)
         self._paths = Paths(limits.allowed_paths, limits.base_path)
-        self._resolve = limits.resolve
+        self.follows_links = limits.resolve  # where the paths of a call lead must have been looked at
         self._shallow = {tool: self._shallow_kinds(root) for tool, root in selectors.items()}
 
     def _shallow_kinds(self, root: Selector) -> Mapping[str, Kind] | None:
@@ -80,11 +80,6 @@ class Scope:
     def spares(self, tool: str, name: str) -> bool:
         """Whether an argument is declared `none`, with all below it: nobody looks at it."""
         return spares(self._selectors.get(tool), name)
-
-    @property
-    def follows_links(self) -> bool:
-        """`resolve: true`: where the paths of a call lead must have been looked at."""
-        return self._resolve
 
     def check(self, tool: str, args: Mapping[str, Any], resolved: Mapping[str, str] | None = None) -> ScopeFinding:
         """Never raises for JSON. `resolved`: what was recorded of `paths_to_resolve`, path -> where it leads."""
@@ -107,7 +102,7 @@ class Scope:
                 lexical |= by_path
         except TooMuch:
             return ScopeFinding(TOO_MUCH)
-        return ALLOWED_BY_NAME if lexical and not self._resolve else ALLOWED
+        return ALLOWED_BY_NAME if lexical and not self.follows_links else ALLOWED
 
     def _allow_plainly(self, kinds: Mapping[str, Kind] | None, args: Mapping[str, Any]) -> ScopeFinding | None:
         """The common call, spared the walk: flat arguments, none of which could name a resource but one plain path inside.
@@ -128,7 +123,7 @@ class Scope:
                 if not passes(name):
                     return None
             elif kind == "path":
-                if by_path or self._resolve or not isinstance(value, str):
+                if by_path or self.follows_links or not isinstance(value, str):
                     return None
                 folder = self._paths.plainly_inside(value)
                 if folder is None or not self._forbidden.spares(folder):
@@ -140,7 +135,7 @@ class Scope:
 
     def paths_to_resolve(self, tool: str, args: Mapping[str, Any]) -> tuple[str, ...]:
         """The paths whose links `check` must know; none unless the scope says `resolve: true`."""
-        if not self._resolve:
+        if not self.follows_links:
             return ()
         wanted: dict[str, None] = {}
         effort = Effort()
@@ -163,7 +158,7 @@ class Scope:
 
     def _judge(self, item: Item, resolved: Mapping[str, str], effort: Effort) -> tuple[Refusal | None, bool]:
         """Why the item is refused, if it is; and whether an allow rests on a path."""
-        if not self._resolve and self._plainly_inside(item):
+        if not self.follows_links and self._plainly_inside(item):
             effort.read_plain(item.text)
             return None, True
         effort.spend(TEXT)
@@ -227,7 +222,7 @@ class Scope:
     def _refuse_path(self, text: str, resolved: Mapping[str, str]) -> Refusal | None:
         located = self._paths.locations(text)
         refusal = self._forbid_paths(located) or self._paths.refuse(text)
-        if refusal is not None or not self._resolve:
+        if refusal is not None or not self.follows_links:
             return refusal
         return self._paths.refuse_links(located, resolved) or self._forbid_paths([resolved[path] for path in located])
 

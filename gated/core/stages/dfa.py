@@ -16,6 +16,7 @@ from gated.events import Finding, Phase
 
 STAGE: Final = "dfa"
 
+_PLANNING, _ACTING, _EXHAUSTED = Phase.PLANNING, Phase.ACTING, Phase.EXHAUSTED  # a class's attribute costs a lookup by name
 TERMINAL: Final = frozenset({Phase.ANSWERING, Phase.REJECTED, Phase.EXHAUSTED})
 
 EDGES: Final[tuple[tuple[Phase, Phase], ...]] = (
@@ -101,7 +102,7 @@ def check_budget(rules: DfaRules, taken: int) -> Finding | None:
 
 def check(rules: DfaRules, state: DfaState, taken: int, nested: bool) -> tuple[Finding, ...]:
     """`taken` are the steps taken or under way by whoever shares the budget."""
-    if state.phase is Phase.EXHAUSTED:
+    if state.phase is _EXHAUSTED:
         return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}"),)
     over = check_budget(rules, taken)
     if over is not None:
@@ -120,6 +121,6 @@ def check(rules: DfaRules, state: DfaState, taken: int, nested: bool) -> tuple[F
 def admit(state: DfaState, path: tuple[Phase, ...], nested: bool, nothing_in_flight: bool) -> DfaState:
     """The state after a call was admitted on `path`: a nested call is one more loop, a fresh plan starts the count."""
     if nested:
-        return DfaState(Phase.ACTING, state.loops + 1)
-    loops = 0 if nothing_in_flight and Phase.PLANNING in path else state.loops
-    return DfaState(Phase.ACTING, loops) if loops or state.phase is not Phase.ACTING or state.loops else state
+        return DfaState(_ACTING, state.loops + 1)
+    loops = 0 if nothing_in_flight and _PLANNING in path else state.loops
+    return DfaState(_ACTING, loops) if loops or state.phase is not _ACTING or state.loops else state
