@@ -6,7 +6,6 @@ INVARIANT: every message of a record says which lease it is written under; the s
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -30,7 +29,7 @@ class Messages:
     def __init__(self, api: JetStreamApi, names: Names, partitions: int, secret: str) -> None:
         self._api, self._names, self._partitions, self._secret = api, names, partitions, secret
         self._fences: dict[int, tuple[int, bytes]] = {}  # by partition: the place of its lease, and the headers that say it
-        self._subject_of = lru_cache(maxsize=SUBJECTS)(self._record_subject)
+        self._subjects: dict[ThreadId, str] = {}
 
     def of(self, subject: str, data: bytes, headers: dict[str, str]) -> Outgoing:
         """What is to be stored under a subject."""
@@ -53,8 +52,13 @@ class Messages:
             self._fences[partition] = known
         return known[1]
 
-    def _record_subject(self, partition: int, thread: ThreadId) -> str:
-        return self._names.written(self._names.record(partition, thread), self._secret)
+    def _subject_of(self, partition: int, thread: ThreadId) -> str:
+        subject = self._subjects.get(thread)
+        if subject is None:
+            if len(self._subjects) >= SUBJECTS:
+                self._subjects.clear()
+            subject = self._subjects[thread] = self._names.written(self._names.record(partition, thread), self._secret)
+        return subject
 
     def of_snapshot(self, thread: ThreadId, seq: int, place: int, data: bytes) -> list[Outgoing]:
         """A snapshot after a record at a place of the stream; its first piece comes last, since it names the others."""
