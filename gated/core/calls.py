@@ -150,7 +150,7 @@ def judge(turn: Turn, call: Call) -> Judgement:
 
 def bounds(turn: Turn, call: Call) -> Judged | None:
     """lifecycle and the hop ceiling."""
-    run, limits, ceilings_of = turn.opened, turn.policy.limits, turn.profile.ceilings
+    run, limits = turn.opened, turn.policy.limits
     assert run is not None
     if run.end:
         code, reason = ended_reason(call.tool, run.end, run.reason)
@@ -161,7 +161,7 @@ def bounds(turn: Turn, call: Call) -> Judged | None:
         return Judged(call, denied(call, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:
         return _too_many_in_flight(turn.profile, limits.max_in_flight, call)
-    hops = ceilings_of.max_hops
+    hops = turn.profile.ceilings.max_hops
     if hops is not None and run.hop_count >= hops and not turn.profile.ceilings_watched:
         summary = ceilings.hops_summary(hops)
         ends = RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=summary)

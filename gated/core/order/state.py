@@ -140,7 +140,7 @@ class OrderState(Struct, frozen=True, gc=False):
             else:
                 size += len(keys) - before
         order = replace(self, instances=instances.finish(), size=size)
-        for slot in resting:
+        for slot in dict.fromkeys(resting):
             order = order._rested(slot)
         return order
 
