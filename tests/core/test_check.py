@@ -234,6 +234,12 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "the key takes `file_path`, which the schema of `Write` does not have",
     ),
+    "contract that runs over what may be a map": (
+        [("args.amount <= 100", "args.to.all(a, a == 'x')")],
+        23,
+        "advice",
+        "`all` looks at the keys alone where `args.to` is a map: write `type(args.to) == list && …`",
+    ),
     "contract of nothing": ([("on: pay, require", "on: wire, require")], 23, "warning", "no agent may call what `wire` matches"),
     "contract of a stage that is off": (
         [("    owner", "    checks: [privilege, dfa, order]\n    owner")],

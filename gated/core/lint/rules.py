@@ -1,11 +1,15 @@
-"""Contracts: those that are never asked, and those that can never be evaluated."""
+"""Contracts: those that are never asked, those that can never be evaluated, and those that take a map for a list."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from gated.core.lint.advice import Advice, Subject, may_meet
 from gated.core.order.patterns import compile_pattern
+
+_RUN_OVER: Final = re.compile(r"\bargs\.(\w+)\.(all|exists|exists_one|filter|map)\(")
 
 
 def rules(subject: Subject) -> Iterator[Advice]:
@@ -19,7 +23,20 @@ def rules(subject: Subject) -> Iterator[Advice]:
             yield Advice((*place, "on"), f"contract `{entry.name}` is dead: no agent may call what `{entry.on}` matches")
         if entry.mode == "observe":
             yield Advice((*place, "mode"), f"contract `{entry.name}` is only observed", "advice")
+        yield from _run_over(subject, position)
     yield from _undecidable(subject)
+
+
+def _run_over(subject: Subject, position: int) -> Iterator[Advice]:
+    """Arguments that a macro runs over, where nothing says that they are lists: of a map it looks at the keys alone."""
+    entry = subject.policy.entry.contracts[position]
+    schema = subject.schema(compile_pattern(entry.on).exact_tool or "") or {}
+    for name, macro in dict(_RUN_OVER.findall(entry.require or "")).items():
+        said = (schema.get("properties") or {}).get(name)
+        if f"type(args.{name})" in (entry.require or "") or (isinstance(said, dict) and said.get("type") == "array"):
+            continue
+        what = f"`{macro}` looks at the keys alone where `args.{name}` is a map: write `type(args.{name}) == list && …`"
+        yield Advice(("contracts", position, "require"), what, "advice")
 
 
 def _undecidable(subject: Subject) -> Iterator[Advice]:
