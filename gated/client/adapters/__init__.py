@@ -6,10 +6,12 @@ What a model is told where a tool does not run is said here, in one place. A fra
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from gated import ingress
-from gated.client.errors import AlreadyMade, Denied, GateError, Suspended
+from gated.client.errors import AlreadyMade, Denied, GateError, GateUnavailable, Refused, Suspended
+
+NOT_RUN: Final = (Denied, Suspended, AlreadyMade, Refused, GateUnavailable)  # why a tool did not run
 
 
 def for_model(error: GateError) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -17,12 +17,10 @@ from langchain_core.utils.pydantic import get_fields
 from pydantic import BaseModel
 
 from gated.client import sync
-from gated.client.adapters import call_id, for_model, text_of
+from gated.client.adapters import NOT_RUN, call_id, for_model, text_of
 from gated.client.calls import Admitted
-from gated.client.errors import AlreadyMade, Denied, GateError, GateUnavailable, Refused, Suspended
+from gated.client.errors import GateError
 from gated.client.run import Run, Wait
-
-NOT_RUN: Final = (Denied, Suspended, AlreadyMade, Refused, GateUnavailable)
 
 
 def gated_tools(run: Run | sync.Run, tools: Iterable[BaseTool], *, wait: Wait = False) -> list[BaseTool]:

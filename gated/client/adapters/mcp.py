@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from mcp.types import CallToolResult, TextContent
 
-from gated.client.adapters import for_model, text_of
-from gated.client.errors import AlreadyMade, Denied, GateUnavailable, Refused, Suspended
+from gated.client.adapters import NOT_RUN, for_model, text_of
 from gated.client.run import Run, Wait
 
 
@@ -39,7 +38,7 @@ class GatedSession:
         """As the session's own. Raises `Unreported` where the tool ran and the gate did not take its outcome."""
         try:
             admitted = await self._run.admit(f"{self._prefix}{name}", arguments or {}, wait=self._wait)
-        except (Denied, Suspended, AlreadyMade, Refused, GateUnavailable) as error:
+        except NOT_RUN as error:
             return _said(for_model(error), error=True)
         if not admitted.execute:
             return _said(text_of(admitted.result))

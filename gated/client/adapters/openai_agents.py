@@ -8,18 +8,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from agents import FunctionTool
 from agents.tool_context import ToolContext
 
-from gated.client.adapters import call_id, for_model, text_of
-from gated.client.errors import AlreadyMade, Denied, GateUnavailable, Refused, Suspended
+from gated.client.adapters import NOT_RUN, call_id, for_model, text_of
+from gated.client.errors import Refused
 from gated.client.run import Run, Wait
 
 Invoke = Callable[[ToolContext[Any], str], Awaitable[Any]]
-
-NOT_RUN: Final = (Denied, Suspended, AlreadyMade, Refused, GateUnavailable)
 
 
 def gated_tools(run: Run, tools: Iterable[FunctionTool], *, wait: Wait = False) -> list[FunctionTool]:
