@@ -19,7 +19,7 @@ def doctor(
     place: Place,
     json_: Json = False,
 ) -> None:
-    """Ask a running gate how it is. Exit status 0: it decides; 1: it runs and cannot; 2: none answers."""
+    """Ask a running gate how it is. Exit status 0: it decides; 1: it cannot, or not for every thread; 2: none answers."""
     health = at_bus(place, lambda operator: operator.ask("health"))
     if json_:
         say_json(health)
@@ -30,7 +30,9 @@ def doctor(
         for key in ("why", "reload_failed"):
             if health[key]:
                 say(f"[red]{escape(str(health[key]))}[/]")
+        for why in health.get("damaged", {}).values():
+            say(f"[red]{escape(why)}[/]: nothing is decided on it; `gated verify` says where the log is damaged")
         if not health["agents"]:
             say("[yellow]the policy has no agents: every call is denied[/]")
-    if not health["ok"]:
+    if not health["ok"] or health.get("damaged"):
         raise typer.Exit(NO)

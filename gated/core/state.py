@@ -20,7 +20,7 @@ from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket, batch_digest
-from gated.core.writing import Reading, Rows, from_json, write
+from gated.core.writing import Reading, Rows, checked, from_json, summed, write
 from gated.events import (
     AgentId,
     CallId,
@@ -269,17 +269,18 @@ _STATES: Final = Reading(ThreadState)
 
 def dump(state: ThreadState) -> bytes:
     """A snapshot: deterministic bytes of the whole state."""
-    return write(state)
+    return summed(write(state))
 
 
 def load(raw: bytes) -> ThreadState:
     """The state of a snapshot. Raises `msgspec.MsgspecError` for one of another shape (then fold the records)."""
+    inner = checked(raw)
     try:
-        return _STATES.read(raw)
+        return _STATES.read(inner)
     except msgspec.ValidationError:
-        if raw[:1] != b"{":
+        if inner[:1] != b"{":
             raise
-        return _of_one_map(msgspec.json.decode(raw))
+        return _of_one_map(msgspec.json.decode(inner))
 
 
 def _of_one_map(old: Any) -> ThreadState:

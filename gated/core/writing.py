@@ -2,12 +2,13 @@
 
 Structs of the log are written with the names of their fields, unless they are written as rows (`Rows`): so much smaller that
 many of them are read several times as fast. What has a number beyond 64 bits, which msgpack has not, is written as JSON; so was
-everything before, and it is read still. INVARIANT: equal values are equal bytes. Of JSON objects and msgpack of structs only the
-former begin with `{`.
+everything before, and it is read still. INVARIANT: equal values are equal bytes. Of JSON objects, msgpack of structs and what is
+under a checksum only the first begin with `{`, only the last with `SUMMED`.
 """
 
 from __future__ import annotations
 
+import zlib
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -19,6 +20,8 @@ from msgspec import NODEFAULT, Struct
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
+
+SUMMED: Final = b"\x01"
 
 _EMPTY: Final = b"\x80"
 _BRACE: Final = b"{"
@@ -44,7 +47,7 @@ class Reading(Generic[T]):
         self._packed = msgspec.msgpack.Decoder(kind, dec_hook=_unpacked_map)
         self._json = msgspec.json.Decoder(kind, dec_hook=_json_map)
 
-    def read(self, raw: bytes) -> T:
+    def read(self, raw: bytes | memoryview) -> T:
         return (self._json if raw[:1] == _BRACE else self._packed).decode(raw)
 
 
@@ -89,6 +92,24 @@ def _json_map(kind: Any, value: Any) -> Any:
 
 _PACKER: Final = msgspec.msgpack.Encoder(enc_hook=_packed_map, order="sorted")
 _JSON: Final = msgspec.json.Encoder(enc_hook=_json_entries, order="sorted")
+
+
+# --- under a checksum ------------------------------------------------------------------------------------------------
+
+
+def summed(raw: bytes) -> bytes:
+    """With a checksum: what was packed once is looked at late, and a damage is to show when it is loaded."""
+    return b"".join((SUMMED, zlib.crc32(raw).to_bytes(4, "big"), raw))
+
+
+def checked(raw: bytes) -> memoryview | bytes:
+    """What was under a checksum; what was written before there was one as it is. Raises `msgspec.ValidationError`."""
+    if raw[:1] != SUMMED:
+        return raw
+    inner = memoryview(raw)[5:]
+    if zlib.crc32(inner).to_bytes(4, "big") != raw[1:5]:
+        raise msgspec.ValidationError("it does not have its checksum")
+    return inner
 
 
 # --- structs without the names of their fields -----------------------------------------------------------------------

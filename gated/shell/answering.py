@@ -25,10 +25,10 @@ from gated.events import (
     IntentsReceived,
     Record,
     TicketOpened,
-    unseal,
 )
 from gated.shell import faults
-from gated.shell.log import EventLog, LogConflict
+from gated.shell.damaged import DAMAGED, WHY, opened, settled
+from gated.shell.log import EventLog, LogConflict, ThreadDamaged
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.said import Health, Outlet, Said, Settled
 from gated.shell.threads import Threads
@@ -54,7 +54,7 @@ class Answering:
         self.on_ticket: Callable[[], None] = lambda: None  # something was published of a ticket
 
     async def answer(self, item: Settled) -> None:
-        if item.again and not _repeats(item.replies) and await self._answer_again(item):
+        if item.again and not _repeats(item.replies) and await self._answered_again(item):
             return
         if item.record is not None:
             await self._publish_record(item, item.record, item.decisions)
@@ -114,14 +114,22 @@ class Answering:
             return 0
         told = 0
         async for _, record in self._log.read_all(max(0, head - newest)):
-            body = unseal(record)
-            if isinstance(body.observation, DeadlineReached):
-                run = (await self._threads.look(body.thread)).runs.get(body.run)
-                said = Said(body.thread, body.run, body.observation, body.at, 0, None, None)
-                owner, policy = ("", body.policy) if run is None else (run.agent, run.policy)
-                await self._publish_record(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
-                told += 1
+            try:
+                told += await self._say_timers_word(record)
+            except ThreadDamaged as error:
+                log.error("what a timer decided cannot be said again", thread=record.thread, error=str(error))
         return told
+
+    async def _say_timers_word(self, record: Record) -> bool:
+        """Publish a record again if a timer made it. Raises `ThreadDamaged`."""
+        body = opened(record)
+        if not isinstance(body.observation, DeadlineReached):
+            return False
+        run = (await self._threads.look(body.thread)).runs.get(body.run)
+        said = Said(body.thread, body.run, body.observation, body.at, 0, None, None)
+        owner, policy = ("", body.policy) if run is None else (run.agent, run.policy)
+        await self._publish_record(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
+        return True
 
     def _revealed(self, decision: Decision) -> Decision:
         """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
@@ -153,17 +161,7 @@ class Answering:
         said = item.said
         message: Message
         if isinstance(reply, Repeat):
-            stored = await self._log.get(said.thread, reply.seq)
-            if stored is None:
-                raise LogConflict(said.thread, reply.seq, 0)
-            body = unseal(stored)
-            decided = [d for d in body.decisions if isinstance(d, CallDecided) and d.call == reply.call][-1]
-            said_so = self._revealed(decided)
-            if isinstance(said_so, CallDecided):
-                message = wire.verdict(said_so, reply.policy, stored.seq, stored.at, replayed=True, settled=reply.settled)
-                message = self._signed(message, said_so, item, stored.at)
-            else:
-                message = wire.to_agent(said_so, reply.policy, stored.seq, stored.at)
+            message = await self._repeated(item, reply)
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at) or self._to_approvers(reply, item, said.at)
         if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
@@ -172,19 +170,46 @@ class Answering:
             out = wire.out_subject(said.thread, said.run, item.agent, self._outlet.prefix)
             await self._outlet.publish(out, wire.encode(message), said.message_id)
 
+    async def _repeated(self, item: Settled, repeat: Repeat) -> Message:
+        """The recorded verdict; where its record is damaged the call may not run."""
+        thread = item.said.thread
+        stored = await self._log.get(thread, repeat.seq)
+        if stored is None:
+            raise LogConflict(thread, repeat.seq, 0)
+        try:
+            decisions = opened(stored).decisions
+        except ThreadDamaged as error:
+            log.error("a verdict cannot be repeated", call=repeat.call, error=str(error))
+            return wire.Refusal(code=DAMAGED, reason=WHY, call=repeat.call)
+        said_so = self._revealed([d for d in decisions if isinstance(d, CallDecided) and d.call == repeat.call][-1])
+        if not isinstance(said_so, CallDecided):
+            return wire.to_agent(said_so, repeat.policy, stored.seq, stored.at)
+        message = wire.verdict(said_so, repeat.policy, stored.seq, stored.at, replayed=True, settled=repeat.settled)
+        return self._signed(message, said_so, item, stored.at)
+
     async def _tell_sender(self, said: Said, message: Struct) -> None:
         """What only concerns the person or the runner who spoke, and not the run's agent."""
         subject = wire.reply_subject(said.thread, said.run, said.observation.by, self._outlet.prefix)
         await self._outlet.publish(subject, wire.encode(message), said.message_id)
 
-    async def _answer_again(self, item: Settled) -> bool:
+    async def _answered_again(self, item: Settled) -> bool:
         """An input that was handled before: its record's answers, word for word. False where it needed no record."""
+        try:
+            return await self._answer_again(item)
+        except ThreadDamaged as error:
+            log.error("an input cannot be answered again", thread=item.said.thread, error=str(error))
+            for reply in settled(item.said).replies:
+                await self._reply(item, reply)
+            return True
+
+    async def _answer_again(self, item: Settled) -> bool:
+        """The same. Raises `ThreadDamaged`."""
         said = item.said
         state = await self._threads.look(said.thread)
         run, seq = state.runs.get(said.run), state.seq
         while seq > 0:
             stored = await self._log.get(said.thread, seq)
-            body = None if stored is None else unseal(stored)
+            body = None if stored is None else opened(stored)
             if stored is not None and body is not None and body.input == said.position:
                 then = item if run is None else item._replace(policy=run.policy_at(seq))
                 await self._publish_record(then, stored, body.decisions)

@@ -25,7 +25,8 @@ from gated.core.links import with_links
 from gated.core.turn import Turn
 from gated.errors import GatedError
 from gated.events import CanIAsked, Record, RunId, Sender, ThreadId, TicketId
-from gated.shell.log import LogError
+from gated.shell.damaged import NOT_ITS_HASH, is_whole
+from gated.shell.log import LogError, ThreadDamaged
 from gated.shell.paths import links_of
 from gated.shell.runs import Runs
 from gated.ticket_views import line_view, open_ticket, ticket_views
@@ -105,7 +106,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
         await runs.open_tickets.whole()
         threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
-        return [view for thread in threads for view in ticket_views(await runs.look(thread))]
+        return [view for thread in threads for view in await tickets_of(runs, thread)]
 
     async def tickets_page(asked: dict[str, Any]) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""
@@ -131,19 +132,29 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return {"position": await runs.log.head()}
 
     async def log_read(asked: dict[str, Any]) -> Any:
-        """Records of all threads behind the position `after`, up to the position `until` where that is given."""
+        """Records of all threads behind the position `after`, up to the position `until` where that is given.
+
+        Of those that are not what their hashes say only the positions are told.
+        """
         found, after, until = _Page(), _number(asked, "after"), _number(asked, "until")
+        lost: list[int] = []
         async for position, record in runs.log.read_all(after):
-            if (until and position > until) or not found.takes(_stored(record)):
+            if until and position > until:
+                break
+            if not is_whole(record):
+                lost.append(position)
+            elif not found.takes(_stored(record)):
                 break
             after = position
-        return {"records": found.items, "after": after, "complete": not found.full}
+        return {"records": found.items, "after": after, "complete": not found.full, "damaged": lost}
 
     async def log_thread(asked: dict[str, Any]) -> Any:
         """Records of a thread behind the number `after`."""
         found, after = _Page(), _number(asked, "after")
         runs.telemetry.looked(ThreadId(_id(asked, "thread")))
         async for record in runs.log.read(ThreadId(_id(asked, "thread")), after):
+            if not is_whole(record):
+                raise ThreadDamaged(record.thread, record.seq, NOT_ITS_HASH)
             if record.seq != after + 1 or not found.takes(_stored(record)):
                 break  # what follows on an archived thread can only be read with its archive
             after = record.seq
@@ -180,11 +191,22 @@ class _Page:
         return not self.full
 
 
+async def tickets_of(runs: Runs, thread: ThreadId) -> list[dict[str, Any]]:
+    """The open tickets of a thread; of a damaged one nobody may answer any."""
+    try:
+        return ticket_views(await runs.look(thread))
+    except ThreadDamaged:
+        return []
+
+
 async def _line(runs: Runs, ticket_id: str, *, closed: bool = False) -> dict[str, Any] | None:
     place = runs.open_tickets.find(ticket_id, closed=closed)
     if place is None:
         return None
-    run = (await runs.look(place.thread)).runs.get(place.run)
+    try:
+        run = (await runs.look(place.thread)).runs.get(place.run)
+    except ThreadDamaged:
+        return None
     found = None if run is None else run.tickets.get(TicketId(ticket_id))
     if run is None or found is None or (found.state != "pending" and not closed):
         return None

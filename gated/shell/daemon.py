@@ -193,7 +193,8 @@ def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: S
 def _gauges(runs: Runs) -> Gauges:
     health = runs.health
     waiting, threads = health.waiting, health.threads
-    return Gauges(waiting, threads, len(runs.open_tickets), health.records, bool(health.why), bool(health.reload_failed))
+    counts = (waiting, threads, len(runs.open_tickets), health.records, len(health.damaged))
+    return Gauges(*counts, bool(health.why), bool(health.reload_failed))
 
 
 def _notifier(settings: Settings, event_log: EventLog, runs: Runs, client: SturdyClient) -> Notifier | None:

@@ -20,9 +20,9 @@ from gated.core.redaction.subjects import KeysAtHand, Unkeyed, subject_of
 from gated.core.redaction.vault import Vault
 from gated.core.state import RunState, ThreadState
 from gated.core.turn import Registry
-from gated.events import ErasureRequested, RunId, Sender, ThreadId, encode, unseal
+from gated.events import ErasureRequested, Record, RunId, Sender, ThreadId, UnsealError, encode, unseal
 from gated.shell.keyring import Erasure, Keyring
-from gated.shell.log import EventLog, LogUnavailable, ReadableLog
+from gated.shell.log import EventLog, LogUnavailable, ReadableLog, ThreadDamaged
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import policies_of
 from gated.shell.said import Said
@@ -97,9 +97,17 @@ async def places_of(event_log: ReadableLog, subject: str, after: int = 0) -> lis
         found.update(dict.fromkeys((thread, run_id) for run_id in state.runs if _holds(state, run_id, subject)))
     mark = b'"subject":' + encode(subject)
     async for _, stored in event_log.read_all(after):
-        if mark in stored.body and unseal(stored).subject == subject:
+        if mark in stored.body and _is_of(stored, subject):
             found[(stored.thread, stored.run)] = None
     return list(found)
+
+
+def _is_of(stored: Record, subject: str) -> bool:
+    """Whether a record is of the subject; one that cannot be read and names it may be."""
+    try:
+        return unseal(stored).subject == subject
+    except UnsealError:
+        return True
 
 
 def _holds(state: ThreadState, run_id: RunId, subject: str) -> bool:
@@ -112,10 +120,14 @@ def _holds(state: ThreadState, run_id: RunId, subject: str) -> bool:
 async def unaware(
     event_log: ReadableLog, subject: str, keys: tuple[str, ...], look: Callable[[ThreadId], Awaitable[ThreadState]]
 ) -> list[Place]:
-    """The runs that hold data of a subject and do not say that these keys are gone."""
+    """The runs that hold data of a subject and do not say that these keys are gone; all those of a damaged thread."""
     found: list[Place] = []
     for thread, run_id in await places_of(event_log, subject):
-        state = await look(thread)
+        try:
+            state = await look(thread)
+        except ThreadDamaged:  # it does not say so, until it is mended
+            found.append((thread, run_id))
+            continue
         if not set(keys) <= set(state.erased.get(run_id, ())):
             found.append((thread, run_id))
     return found

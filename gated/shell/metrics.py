@@ -26,6 +26,7 @@ class Gauges(NamedTuple):
     threads: int
     open_tickets: int
     records: int
+    damaged_threads: int
     log_unavailable: bool
     reload_failed: bool
 
@@ -53,6 +54,7 @@ class Metrics:
         yield from self._of_notices()
         yield self._gauge("inputs_waiting", "Inputs in memory that are not decided yet.", now.waiting)
         yield self._gauge("threads_in_memory", "Threads whose state is in memory.", now.threads)
+        yield self._gauge("threads_damaged", "Threads that nothing is decided on: their log is damaged.", now.damaged_threads)
         yield self._gauge("log_unavailable", "1 while no verdict leaves, since the log cannot be written.", now.log_unavailable)
         yield self._gauge("policy_reload_failed", "1 while the policy file is broken: the old one holds.", now.reload_failed)
         yield self._histogram("answer_seconds", "From the bus storing an input to its answer.", t.latency)

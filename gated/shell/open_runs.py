@@ -14,7 +14,20 @@ from msgspec.structs import replace
 
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import AgentId, IntentsReceived, Observation, RunEnded, RunId, RunOpened, RunStarted, ThreadId, unseal
+from gated.events import (
+    AgentId,
+    Decision,
+    IntentsReceived,
+    Observation,
+    Record,
+    RunEnded,
+    RunId,
+    RunOpened,
+    RunStarted,
+    ThreadId,
+    UnsealError,
+    unseal,
+)
 from gated.shell.log import ReadableLog
 
 Held = dict[tuple[ThreadId, RunId], AgentId]
@@ -47,12 +60,20 @@ async def _read(log: ReadableLog) -> Held:
     held: Held = {}
     async for _, record in log.read_all():
         if any(mark in record.body for mark in MARKS):
-            for decision in unseal(record).decisions:
+            for decision in _decisions(record):
                 if isinstance(decision, RunOpened):
                     held[record.thread, record.run] = decision.agent
                 elif isinstance(decision, RunEnded):
                     held.pop((record.thread, record.run), None)
     return held
+
+
+def _decisions(record: Record) -> tuple[Decision, ...]:
+    """None of a record that cannot be read: nothing is decided on its thread."""
+    try:
+        return unseal(record).decisions
+    except UnsealError:
+        return ()
 
 
 class OpenRuns:

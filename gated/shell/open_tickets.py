@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ import anyio
 from gated.core.state import ThreadState
 from gated.core.tickets import Ticket
 from gated.events import RunId, ThreadId
+from gated.shell.log import ThreadDamaged
 from gated.wire import TicketMessage
 
 CLOSED: Final = 2000  # tickets whose place is known after their end
@@ -70,11 +72,15 @@ class OpenTickets:
             self._whole = anyio.Event()
 
     async def search(self, look: Look) -> None:
-        """Look through the runs that were open at the start. Raises what `look` raises; that run is looked at again then."""
+        """Look through the runs that were open at the start. Raises what `look` raises; that run is looked at again then.
+
+        The tickets of a damaged thread are nobody's to answer: it is passed over.
+        """
         while self._unsearched:
             thread, run = self._unsearched[0]
-            for ticket in pending(await look(thread), run):
-                self._add(ticket.id, thread, run)
+            with suppress(ThreadDamaged):
+                for ticket in pending(await look(thread), run):
+                    self._add(ticket.id, thread, run)
             self._unsearched.popleft()
         self._whole.set()
 

@@ -38,7 +38,7 @@ from gated.events import (
     RunId,
     ThreadId,
 )
-from gated.shell import faults, misaddressed
+from gated.shell import damaged, faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
@@ -98,6 +98,7 @@ class Runs:
         self.timers = Timers(outlet, self.say)
         self.subjects = Subjects(keyring, vault)
         self.threads = Threads(event_log, policy, self.subjects.vault, self.timers.loaded)
+        self.health.damaged = self.threads.damages
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
         self._vault = vault
@@ -209,9 +210,9 @@ class Runs:
             return misaddressed.settled(said)
         if self._held and self._held.follows(said.thread, said):
             return None
-        state = self.threads.states.get(said.thread)
+        state = self.threads.states.get(said.thread) or await self.threads.find(said.thread)
         if state is None:
-            state = await self.threads.look(said.thread)
+            return damaged.settled(said)
         handled = 0 < said.position <= state.input
         observation = said.observation
         if type(observation) is PolicyBound:

@@ -67,6 +67,7 @@ class Health(Struct):
     waiting: int = 0
     threads: int = 0
     overloaded: int = 0
+    damaged: dict[str, str] = {}  # threads that nothing is decided on, and why
     why: str = ""
     reload_failed: str = ""
 

@@ -5,8 +5,9 @@ INVARIANT: a snapshot is never ahead of what is durable, and a thread that is be
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import anyio
@@ -14,49 +15,22 @@ import structlog
 from msgspec.structs import replace
 
 from gated.core import state as states
-from gated.core.fold import fold
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import PolicyBound, ThreadId, unseal
-from gated.shell.log import EventLog, LogDamaged, LogUnavailable, ReadableLog
+from gated.events import PolicyBound, ThreadId
+from gated.shell.loading import state_at_end
+from gated.shell.log import EventLog, LogUnavailable, ThreadDamaged
 from gated.shell.policies import load_stored
 
 CACHE: Final = 10_000  # threads whose state stays in memory
 HELD: Final = 5_000_000  # records of them together, since a state grows by up to some hundred bytes with each of its records
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
+LOOK_AGAIN: Final = 60.0  # seconds until a damaged thread is read again: somebody may have mended the log
 LONG: Final = 50_000  # records of a thread at which people are warned, and at each so many more
 
 log = structlog.get_logger("gated.runs")
-
-
-async def state_at_end(
-    event_log: ReadableLog, thread: ThreadId, know: Callable[[str], Awaitable[None]], known: Callable[[], Mapping[str, Policy]]
-) -> tuple[ThreadState, int]:
-    """The state of a thread after its last record, and the number of the record that its snapshot is of (0: there is none).
-
-    `know` makes a policy one of those that `known` gives.
-    """
-    state = ThreadState(thread)
-    snapshot = await event_log.load_snapshot(thread)
-    if snapshot is not None:
-        try:
-            state = states.load(snapshot[1])
-        except ValueError as error:
-            log.warning("snapshot of another version, folding the records", thread=thread, error=str(error))
-    saved = state.seq
-    for digest in state.policies:  # before the records behind the snapshot are folded
-        await know(digest)
-    async for stored in event_log.read(thread, saved):
-        if stored.seq != state.seq + 1:
-            raise LogDamaged(0, f"thread `{thread}`: record {stored.seq} follows record {state.seq} and no snapshot tells more")
-        body = unseal(stored)
-        await know(body.policy)
-        if isinstance(body.observation, PolicyBound):
-            await know(body.observation.policy)
-        state = fold(known(), state, body, stored.hash)
-    return state, saved
 
 
 class Threads:
@@ -70,14 +44,23 @@ class Threads:
         self.states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
         self._held = 0  # records of the states in memory
+        self.damages: dict[str, str] = {}  # of each thread that is damaged: what is wrong with it
+        self._damaged: dict[ThreadId, tuple[ThreadDamaged, float]] = {}  # the same, and when it was last read
 
     def bind(self, policy: Policy) -> None:
         """New runs are bound to this policy from now on."""
         self.registry = replace(self.registry, current=policy, known={**self.registry.known, policy.digest: policy})
 
     async def look(self, thread: ThreadId) -> ThreadState:
-        """The state of a thread, loaded where it is not in memory (and not kept then)."""
+        """The state of a thread, loaded where it is not in memory (and not kept then). Raises `ThreadDamaged`."""
         return self.states.get(thread) or await self._load(thread)
+
+    async def find(self, thread: ThreadId) -> ThreadState | None:
+        """The same; None where the thread is damaged."""
+        try:
+            return await self.look(thread)
+        except ThreadDamaged:
+            return None
 
     def keep(self, state: ThreadState) -> None:
         """The state of its thread from now on."""
@@ -87,12 +70,26 @@ class Threads:
         self.states.move_to_end(state.thread)
 
     async def _load(self, thread: ThreadId) -> ThreadState:
-        state, saved = await state_at_end(self._log, thread, self._know_policy, lambda: self.registry.known)
+        known, read_at = self._damaged.get(thread, (None, 0.0))
+        if known is not None and time.monotonic() - read_at < LOOK_AGAIN:
+            raise known.again()
+        try:
+            state, saved = await state_at_end(self._log, thread, self._know_policy, lambda: self.registry.known)
+        except ThreadDamaged as error:
+            self._note_damage(thread, error)
+            raise
+        if known is not None:
+            del self._damaged[thread], self.damages[thread]
         if len(self._saved) > 2 * CACHE:  # most of them threads that were only looked at
             self._saved = {known: seq for known, seq in self._saved.items() if known in self.states}
         self._saved[thread] = saved
         self._on_load(state)
         return state
+
+    def _note_damage(self, thread: ThreadId, error: ThreadDamaged) -> None:
+        if thread not in self._damaged:
+            log.error("a thread is damaged: nothing is decided on it, the others go on", thread=thread, error=str(error))
+        self._damaged[thread], self.damages[thread] = (error, time.monotonic()), str(error)
 
     async def with_policy(self, observation: PolicyBound) -> PolicyBound:
         """A wish to bind a run, with whether the log has the policy: it may have it later, and a replay must decide the same."""

@@ -49,7 +49,6 @@ from gated.shell.runs import Runs
 from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.shell.unfinished import finish_erasures
-from gated.ticket_views import ticket_views
 
 DRAIN, UNDO = b"drain", b"undo"
 START_SECONDS: Final = 30.0
@@ -95,6 +94,7 @@ class Worker:
             threads=sum(runs.health.threads for runs in here),
             open_tickets=self.telemetry.open,
             records=sum(runs.health.records for runs in here),
+            damaged_threads=sum(len(runs.health.damaged) for runs in here),
             log_unavailable=any(runs.health.why for runs in here),
             reload_failed=bool(self.view.health.reload_failed),
         )
@@ -180,6 +180,7 @@ class Worker:
         health.verdicts = sum(h.verdicts for h in (*each, *past))
         health.waiting = sum(h.waiting for h in each)
         health.threads = sum(h.threads for h in each)
+        health.damaged = {**self.view.threads.damages, **{thread: why for h in each for thread, why in h.damaged.items()}}
         health.why = next((h.why for h in each if h.why), "")
 
     async def leave(self, state: WorkerState) -> None:
@@ -368,7 +369,7 @@ def cluster(made: Worker) -> dict[str, questions.Verb]:
         """The open tickets of all workers."""
         await made.view.open_tickets.whole()
         places = {(place.thread, place.run) for _, place in made.view.open_tickets.after(0)}
-        states = [await made.view.look(thread) for thread in dict.fromkeys(thread for thread, _ in sorted(places))]
-        return [view for state in states for view in ticket_views(state)]
+        threads = dict.fromkeys(thread for thread, _ in sorted(places))
+        return [view for thread in threads for view in await questions.tickets_of(made.view, thread)]
 
     return {"cluster.status": status, "cluster.drain": drain, "tickets.list": tickets_list}

@@ -88,7 +88,7 @@ async def test_a_scrape_of_a_running_gate(tmp_path: Path) -> None:
 def test_an_endpoint_that_cannot_be_had(tmp_path: Path) -> None:
     from gated.shell.metrics import Gauges, Metrics
 
-    made = Metrics(Telemetry(lambda agent: True), lambda: Gauges(0, 0, 0, 0, False, False), lambda: None)
+    made = Metrics(Telemetry(lambda agent: True), lambda: Gauges(0, 0, 0, 0, 0, False, False), lambda: None)
     with endpoint(made, "127.0.0.1", 0) as port, pytest.raises(MetricsError, match=str(port)), endpoint(made, "127.0.0.1", port):
         pass
     assert parse_address("9464") == ("127.0.0.1", 9464)

@@ -56,6 +56,18 @@ class LogDamaged(LogError):
         self.position, self.why = position, why
 
 
+class ThreadDamaged(LogDamaged):
+    """What is stored of one thread gives no state, from record `seq` on: nothing is decided on it. Others are not concerned."""
+
+    def __init__(self, thread: str, seq: int, why: str) -> None:
+        GatedError.__init__(self, f"thread `{thread}` is damaged at record {seq}: {why}")
+        self.position, self.why, self.thread, self.seq = 0, why, thread, seq
+
+    def again(self) -> ThreadDamaged:
+        """The same, to be raised once more."""
+        return ThreadDamaged(self.thread, self.seq, self.why)
+
+
 class Positioned(NamedTuple):
     """A record and its position in the whole log."""
 

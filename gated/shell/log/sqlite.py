@@ -40,7 +40,7 @@ where not exists (select 1 from checkpoints where position = ?1 and note = ?2)""
 _OPEN_RUNS: Final = """
 select thread, run, max(agent) from (
     select r.thread, r.run, d.value ->> '$.kind' as kind, d.value ->> '$.agent' as agent
-    from records r, json_each(cast(r.body as text), '$.decisions') d
+    from records r, json_each(iif(json_valid(cast(r.body as text)), cast(r.body as text), '{}'), '$.decisions') d
     where instr(r.body, cast('"run_opened"' as blob)) or instr(r.body, cast('"run_ended"' as blob))
 ) where kind in ('run_opened', 'run_ended') group by thread, run having sum(kind = 'run_ended') = 0
 """

@@ -11,11 +11,11 @@ from gated.core.policy import Policy
 from gated.core.state import ThreadState
 from gated.errors import GatedError
 from gated.events import Body, NoticeReported, ThreadId
+from gated.shell.loading import state_at_end
 from gated.shell.log import ReadableLog
 from gated.shell.notify.notifier import Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings, Subject
 from gated.shell.policies import load_stored
-from gated.shell.threads import state_at_end
 
 log = structlog.get_logger("gated.notify")
 

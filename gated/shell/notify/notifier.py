@@ -33,9 +33,10 @@ from gated.events import (
     TicketId,
     TicketNoted,
     TicketOpened,
+    UnsealError,
     unseal,
 )
-from gated.shell.log import LogError, ReadableLog
+from gated.shell.log import LogError, ReadableLog, ThreadDamaged
 from gated.shell.notify.notice import Notice, notice
 from gated.shell.notify.settings import Channel, NotifySettings, Retry
 from gated.shell.notify.ways import NotDelivered, Publish, Way, open_way
@@ -171,12 +172,20 @@ class Notifier:
         """Read what is new and queue what is to be said of it."""
         try:
             async for position, record in self._log.read_all(self._read):
-                for channel, job in await self._jobs(position, record):
+                for channel, job in await self._found(position, record):
                     self._queue(tasks, channel, job)
                 self._read = position
             self._forget()
         except LogError as error:
             log.warning("cannot read the log for notices, trying again", error=str(error))
+
+    async def _found(self, position: int, record: Record) -> list[tuple[Channel, Job]]:
+        """What is to be said of a record; nothing where it cannot be read: nobody may answer such a thread's tickets."""
+        try:
+            return await self._jobs(position, record)
+        except (ThreadDamaged, UnsealError) as error:
+            log.error("there are no notices of a damaged record", thread=record.thread, error=str(error))
+            return []
 
     async def _jobs(self, position: int, record: Record) -> list[tuple[Channel, Job]]:
         body = unseal(record)
