@@ -67,8 +67,9 @@ class Keyring:
             raise LogUnavailable(str(error)) from error
         except OSError as error:
             raise self._unusable(error) from error
-        if len(self.at_hand.held) >= CACHE:
+        if len(self._read_as) >= CACHE:
             self.at_hand.held.clear()
+            self._read_as.clear()
         self.at_hand.held[holder], self._read_as[holder] = held, before
 
     def is_current(self) -> bool:
