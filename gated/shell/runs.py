@@ -94,15 +94,14 @@ class Runs:
         """Without a `scorer` what detectors must be asked about is not let through, without a `signer` verdicts have no token,
         without a `keyring` nothing is decided under `store: encrypted`.
         """
-        self.log, self.outlet, self.health = event_log, outlet, Health()
+        self.log, self.outlet = event_log, outlet
         self.timers = Timers(outlet, self.say)
         self.subjects = Subjects(keyring, vault)
         self.threads = Threads(event_log, policy, self.subjects.vault, self.timers.loaded)
-        self.health.damaged = self.threads.damages
+        self.health = Health(damaged=self.threads.damages)
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
-        self._vault = vault
-        self._scorer = scorer
+        self._vault, self._scorer = vault, scorer
         self._held: Held[Said] = Held()
         self._asking: TaskGroup | None = None
         self._decide = decide
