@@ -39,11 +39,13 @@ class Messages:
         """A record is one message; what is over the server's limit has parts in front of it. `lease` is its place."""
         partition = partition_of(record.thread, self._partitions)
         fence = self._fence(partition, lease)
+        subject, headers = self._subject_of(partition, record.thread), fence + f"{HASH}: {record.hash}\r\n".encode()
         *before, last = self._pieces(record.body)
+        if not before:
+            return [Outgoing(subject, last, headers)]
         part = self._names.written(self._names.part(partition), self._secret)
         parts = [Outgoing(part, piece, fence) for piece in before]
-        headers = fence + header_lines({HASH: record.hash, **({PARTS: str(len(parts))} if parts else {})})
-        return [*parts, Outgoing(self._subject_of(partition, record.thread), last, headers)]
+        return [*parts, Outgoing(subject, last, headers + header_lines({PARTS: str(len(parts))}))]
 
     def _fence(self, partition: int, lease: int) -> bytes:
         known = self._fences.get(partition)
