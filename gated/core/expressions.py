@@ -21,8 +21,9 @@ from cel_expr_python import cel
 from immutables import Map
 
 from gated.core.comparing import strictly
-from gated.core.quick import DOUBTS, shortcut
+from gated.core.quick import shortcut
 from gated.core.tokens import TokenError, Tokens, read_tokens
+from gated.core.typed import DOUBTS
 
 MAX_ITERATIONS: Final = 10_000  # of all macros of one evaluation; the library's own budget is the same
 MAX_WORK: Final = 1 << 28  # iterations times bytes of text: well under a second

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from gated.core.comparing import strictly
 from gated.core.expressions import CALL_NAMES, EvaluationError, MismatchError, compile_expression
-from gated.core.quick import DOUBTS, shortcut
+from gated.core.quick import shortcut
 from gated.core.syntax import read_tree, write_tree
+from gated.core.typed import DOUBTS
 
 NAMES: Final = tuple(sorted(CALL_NAMES))
 LIBRARY: Final = cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN))

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gated.core.expressions import CALL_NAMES, EvaluationError, compile_expression
-from gated.core.quick import DOUBTS, shortcut
+from gated.core.quick import shortcut
+from gated.core.typed import DOUBTS
 
 PLAIN: Final = """
 args.x == "prod"
