@@ -103,6 +103,8 @@ def _edit(thread: Thread, run: Run, ticket: Ticket, answer: Answer, at: int) -> 
     if result.decision == "suspend":
         return _confirm(question, result, answer, ticket)
     verdict, also = calls.settle_decision(question, result, answered=ticket)
+    if answer.result is not None and verdict["decision"] == "allow":
+        also += _answered(thread, run, edited, answer, at)
     return [verdict, *also]
 
 

@@ -92,7 +92,12 @@ def reservation(run: Run, tool: str, estimate_usd: object) -> int:
 
 
 def settled_cost(run: Run, tool: str, reserved: int, status: str, cost_usd: object, by: str) -> int:
-    """`not_run` gives money back only when it does not come from the agent; no cost: the reservation stands."""
+    """`not_run` gives money back only when it does not come from the agent; no cost: the reservation stands.
+
+    Where a person answered for the tool it was not run.
+    """
+    if by.startswith("approver:"):
+        return 0
     if status == "not_run":
         return reserved if by.startswith("agent:") else 0
     if cost_usd is None:
