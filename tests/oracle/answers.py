@@ -120,6 +120,8 @@ def _confirm(question: Question, result: pipeline.Decision, answer: Answer, old:
         thread.tickets.remove(ticket)
         answered = pipeline.decide(question, lambda f: f.source in ticket.asks[call.id] or f in result.lifted, again=True)
         verdict, also = calls.settle_decision(question, answered, answered=old)
+        if answer.result is not None and verdict["decision"] == "allow":
+            also += _answered(thread, run, call, answer, at)
         return [verdict, *also]
     effects.count_decider(question, result)
     verdict = {**pipeline.verdict_of(call.id, result), "ticket": ticket.name}

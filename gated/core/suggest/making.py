@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gated.core.barriers.entries import PER_CALL_USD
+from gated.core.barriers.entries import DEFAULT_PAIRS, PER_CALL_USD
 from gated.core.policy import Policy
 from gated.core.suggest.resources import Found, kinds_of, places_of
 from gated.core.suggest.watching import Ran, RunSeen, Watch
-from gated.events import AgentId
+from gated.events import AgentId, ThreadId
 
 MICRO: Final = 1_000_000
 ROOM: Final = 1.5  # budgets are the most that was seen, and half as much again
@@ -26,7 +26,18 @@ def suggest(watch: Watch, known: Mapping[str, Policy], agents: Sequence[str] = (
     tools = _tools([call for calls in chosen.values() for call in calls], known)
     profiles = {str(agent): _profile(watch, agent, calls, tools, known) for agent, calls in chosen.items()}
     data: dict[str, Any] = {"version": 1, "agents": profiles}
+    if groups := _sharing(watch, profiles):
+        data["threads"] = {"shared_by": groups}
     return {**data, "tools": tools} if tools else data
+
+
+def _sharing(watch: Watch, agents: Collection[str]) -> list[list[str]]:
+    """The agents whose calls ran on one thread, for each thread that has several."""
+    threads: dict[ThreadId, set[str]] = {}
+    for (thread, _), run in watch.runs.items():
+        if run.tools and run.agent in agents:
+            threads.setdefault(thread, set()).add(str(run.agent))
+    return [list(group) for group in sorted({tuple(sorted(found)) for found in threads.values() if len(found) > 1})]
 
 
 def _tools(calls: Iterable[Ran], known: Mapping[str, Policy]) -> dict[str, dict[str, Any]]:
@@ -118,6 +129,9 @@ def _barriers(runs: list[RunSeen], tools: Mapping[str, Any]) -> dict[str, Any]:
     budget, per_call = PRIVACY
     sent = _most(runs, lambda run: sum(number for tool, number in run.tools.items() if tool in outbound))
     found: dict[str, Any] = {}
+    together = set[frozenset[str]]().union(*(run.together for run in runs))
+    if any(frozenset(pair) in together for pair in DEFAULT_PAIRS):
+        found["safety"] = {"pairs": [list(pair) for pair in DEFAULT_PAIRS if frozenset(pair) not in together]}
     if sent * per_call > budget:
         found["privacy"] = {"budget": round(sent * per_call, 6), "per_call": per_call}
     calls = _most(runs, lambda run: sum(run.tools.values()))

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gated.core.history import WINDOW
 from gated.events import (
     AgentId,
     CallDecided,
@@ -32,13 +33,35 @@ class Ran(Struct, frozen=True):
 
 
 class RunSeen(Struct):
-    """One run, in numbers."""
+    """One run, in numbers. `cost_microusd` is the most that was settled and reserved at once, `together` are the tools that
+    stood in one window of the safety barrier.
+    """
 
     agent: AgentId
     policy: str
     tools: Counter[str]
     cost_microusd: int = 0
     tokens: int = 0
+    settled: int = 0
+    reserved: dict[CallId, int] = {}
+    recent: tuple[str, ...] = ()
+    together: set[frozenset[str]] = set()
+
+    def admit(self, call: CallId, tool: str, reserved: int) -> None:
+        self.tools[tool] += 1
+        self.recent = (*self.recent[1 - WINDOW :], tool)
+        self.together.update(frozenset((tool, other)) for other in self.recent)
+        self.reserved[call] = reserved
+        self._spent()
+
+    def settle(self, call: CallId, cost: int, tokens: int) -> None:
+        self.reserved.pop(call, None)
+        self.settled += cost
+        self.tokens += tokens
+        self._spent()
+
+    def _spent(self) -> None:
+        self.cost_microusd = max(self.cost_microusd, self.settled + sum(self.reserved.values()))
 
 
 class Watch:
@@ -63,8 +86,7 @@ class Watch:
                 case CallDecided() if decision.decision == "allow":
                     self._ran(place, decision)
                 case CallSettled() if place in self.runs:
-                    self.runs[place].cost_microusd += decision.cost_microusd
-                    self.runs[place].tokens += decision.tokens
+                    self.runs[place].settle(decision.call, decision.cost_microusd, decision.tokens)
                 case _:
                     pass
 
@@ -73,5 +95,5 @@ class Watch:
         if run is None:
             return
         asked = self._asked.pop((place, decided.call), {})
-        run.tools[decided.tool] += 1
+        run.admit(decided.call, decided.tool, 0 if decided.admission is None else decided.admission.reserved_microusd)
         self.calls.setdefault(run.agent, []).append(Ran(decided.tool, asked if decided.args is None else decided.args))

@@ -10,6 +10,7 @@ from gated.core.suggest.making import _round
 from gated.core.suggest.resources import _folders
 from gated.core.whatif import WhatIf
 from gated.documents import parse_document, write_yaml
+from gated.events import AgentId, RunId, ThreadId
 
 OPEN = "version: 1\nagents:\n  a: {allowed_tools: ['*'], data_scope: any, owner: ana, dcbf: {remove: [privacy]}}\n"
 
@@ -77,6 +78,37 @@ def test_budgets_follow_the_most_that_one_run_took() -> None:
     assert verdicts(acts, data) == ["allow"] * 5
     acts.run("send_email", to="x")
     assert verdicts(acts, data)[-1] == "deny"
+
+
+def test_the_budget_holds_what_was_reserved_at_once() -> None:
+    acts = Acts(OPEN + "tools: {pay: {cost_usd: 1}}\n")
+    acts.batch([("pay", {}), ("pay", {})])
+    acts.end("c1", "error", cost_usd=0)
+    acts.end("c2", "error", cost_usd=0)
+    data = suggested(acts)
+    assert data["agents"]["a"]["resource_budget"] == {"max_calls": 3, "max_total_cost_usd": 3.0}  # type: ignore[index]
+    assert verdicts(acts, data) == ["allow"] * 2
+
+
+def test_a_dangerous_pair_that_ran_is_no_longer_one_and_the_others_are() -> None:
+    acts = Acts(OPEN.replace("remove: [privacy]", "safety: {pairs: []}"))
+    acts.run("file_read")
+    acts.run("send_email")
+    data = suggested(acts)
+    pairs = [["sql_query", "http_request"], ["database_query", "webhook_post"]]
+    assert data["agents"]["a"]["dcbf"] == {"safety": {"pairs": pairs}}  # type: ignore[index]
+    assert verdicts(acts, data) == ["allow"] * 2
+
+
+def test_agents_that_shared_a_thread_may_share_one() -> None:
+    both = OPEN + "  b: {allowed_tools: ['*'], data_scope: any}\nthreads: {shared_by: [[a, b]]}\n"
+    acts = Acts(both)
+    acts.run("T")
+    acts.world.speak_for(ThreadId("t"), RunId("r2"), AgentId("b"))
+    acts.run("T")
+    data = suggested(acts)
+    assert data["threads"] == {"shared_by": [["a", "b"]]}
+    assert verdicts(acts, data) == ["allow"] * 2
 
 
 def test_what_the_old_policy_says_of_a_tool_is_kept_and_what_is_of_no_clear_kind_is_left_to_people() -> None:
