@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -113,7 +114,8 @@ async def search(visit: Visit) -> Response:
     await past.fresh()
     text = form.get("text", "").strip()[:200]
     words = text.lower().split()
-    waiting = [line for line in visit.desk.board.visible(visit.me) if _matches(line, words)] if words else []
+    every = visit.desk.board.visible(visit.me) if words else ()
+    waiting = list(islice((line for line in every if _matches(line, words)), FOUND + 1))
     ended = await past.ended(visit.me, FOUND + 1, words) if words else []
     runs = await past.runs(visit.me, FOUND + 1, words=words) if words else []
     shown = [found[:FOUND] for found in (waiting, ended, runs)]

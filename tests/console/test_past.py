@@ -109,7 +109,7 @@ def test_the_whole_log_is_listed_and_found_though_its_end_is_read_first(made: Wo
 def test_pages_say_that_older_records_are_still_being_read(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with made.visitor("ana") as ana:
         assert "still being read" not in ana.get("/runs").text
-        monkeypatch.setattr(made.desk.past, "_first", 7)
+        monkeypatch.setattr(Past, "whole", False)
         assert "Older records are still being read: back to 20" in ana.get("/runs").text
         answer = ana.http.post("/search", data={"csrf": ana.token(), "text": "nowhere"})
         assert "What is older is not listed or found yet." in answer.text
