@@ -16,7 +16,7 @@ from typing import get_args
 import anyio
 import pytest
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated.client import Gate
 from gated.core.state import ThreadState
 from gated.events import ThreadId

@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from cli.command import gated
 from core.acts import Acts
-from gated.cli import app
 from gated.shell.log.sqlite import open_for_writing
 
 POLICY = """version: 1
@@ -26,14 +25,6 @@ machines:
     initial: unread
     transitions: [{on: Read, from: "*", to: read}, {on: Write, from: read, to: read}]
 """
-
-
-def gated(*arguments: object, given: str | None = None) -> tuple[int, str, str]:
-    words = [str(argument) for argument in arguments]
-    done = CliRunner().invoke(app, words, input=given, env={"COLUMNS": "200", "TERM": "dumb"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -197,7 +188,7 @@ def test_init_writes_over_nothing_unless_told(tmp_path: Path) -> None:
 def test_init_asks(tmp_path: Path) -> None:
     said = ["helper", "ana", "Read, sql_query, http_request, send_email", "send_email", "bob"]
     said += ["file_path:path", "table:table", "url:url", "", "/srv/work", "api.ours.example", "shop", "50"]
-    status, text, _ = gated("policy", "init", tmp_path, given="\n".join(said) + "\n")
+    status, text, _ = gated("policy", "init", tmp_path, said="\n".join(said) + "\n")
     assert status == 0, text
     assert sound(tmp_path)
     policy = (tmp_path / "policy.yaml").read_text()
@@ -208,7 +199,7 @@ def test_init_asks(tmp_path: Path) -> None:
 
 def test_init_asks_again_where_an_answer_makes_no_sense(tmp_path: Path) -> None:
     said = ["helper", "ana", "Bash(", "Read, pay", "refund", "pay", "ana", "ana, bob", "file_path", "file_path:path", "", "", "0"]
-    status, text, _ = gated("policy", "init", tmp_path, given="\n".join(said) + "\n")
+    status, text, _ = gated("policy", "init", tmp_path, said="\n".join(said) + "\n")
     assert status == 0, text
     for words in (
         "`Bash(` at character",
@@ -221,7 +212,7 @@ def test_init_asks_again_where_an_answer_makes_no_sense(tmp_path: Path) -> None:
 
 
 def test_init_by_its_defaults(tmp_path: Path) -> None:
-    assert gated("policy", "init", tmp_path, given="\n" * 12)[0] == 0
+    assert gated("policy", "init", tmp_path, said="\n" * 12)[0] == 0
     assert sound(tmp_path)
 
 

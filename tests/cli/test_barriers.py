@@ -8,10 +8,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
+from cli.command import gated
 from core.acts import Acts
-from gated.cli import app
 from gated.cli.plots import DRAWN, POINTS, Line, Panel, sparkline, svg
 from gated.shell.log.sqlite import open_for_writing
 
@@ -24,13 +23,6 @@ agents:
     dcbf: {stability: {step_budget: 6}, barriers: {pace: {expr: "5 - run.step_count"}}}
 """
 STRICTER = POLICY.replace("step_budget: 6", "step_budget: 2")
-
-
-def gated(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "160", "TERM": "dumb"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gated.cli import app, logs
+from cli.command import gated
+from gated.cli import logs
 from gated.core.decide import record
 from gated.core.policy import load_text
 from gated.core.state import ThreadState
@@ -34,13 +34,6 @@ from gated.shell.log.sqlite import open_for_writing
 
 POLICY = "version: 1\nagents:\n  a: {allowed_tools: [Read, send_email], resource_budget: {max_calls: 9}}\n"
 BY = Sender("agent", "a")
-
-
-def gated(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture

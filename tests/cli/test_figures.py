@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated.core.decide import record
 from gated.core.policy import load_text
 from gated.core.redaction.vault import Vault

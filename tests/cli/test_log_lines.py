@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli.test_cli import gated, log
+from cli.command import gated
+from cli.test_cli import log
 from gated.cli import output
 from gated.cli.log_lines import Selection, Wanted
 from gated.events import (

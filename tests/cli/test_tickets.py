@@ -13,7 +13,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated.client import Call, Verdict
 from patience import PATIENCE
 from shell.live import POLICY, Live, gate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated.core.checkpoint import split_notes
 from gated.shell.custody import Copies, open_custody
 from gated.shell.log.sqlite import open_for_writing

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_cli import POLICY, gated, log
+from cli.command import gated
+from cli.test_cli import POLICY, log
 from cli.test_help import EVERY
 
 __all__ = ["log"]

@@ -14,11 +14,10 @@ from time import sleep
 import anyio
 import httpx
 import pytest
-from typer.testing import CliRunner
 
+from cli.command import gated
 from console.world import PASSWORD, Visitor
 from gated import client
-from gated.cli import app
 from gated.console.people import People, unseal, verified
 from patience import PATIENCE, blocking_until
 
@@ -145,13 +144,6 @@ def test_beyond_this_machine_nobody_is_let_in_by_a_link(tmp_path: Path) -> None:
 
 
 # --- gated users ---------------------------------------------------------------------------------------------------------
-
-
-def gated(*arguments: object, said: str = "") -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], input=said, env={"COLUMNS": "200", "TERM": "dumb"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
 
 
 def test_users_are_added_listed_given_passwords_and_removed(tmp_path: Path) -> None:

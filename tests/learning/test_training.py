@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gated.cli import app
+from cli.command import gated
 from gated.core.scenario import run_document
 from gated.documents import parse_document
 from gated.learning.examples import Signs, examples
@@ -64,13 +63,6 @@ def test_fitting_leaves_a_gap_on_both_sides() -> None:
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-def gated(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "160", "TERM": "dumb"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A real gate for the tests: nats-server, daemon in this process or in one of its own, agents and people on the bus."""
 
+import json
 import os
 import signal
 import subprocess
@@ -225,6 +226,18 @@ async def ears(connected: Client, agent: str) -> Ears:
     await connected.subscribe(f"gated.out.*.*.agent.{agent}", cb=made._hear)
     await connected.flush()
     return made
+
+
+async def overhear(connected: Client, subject: str) -> list[dict[str, Any]]:
+    """What is said on a subject from now on, as it comes."""
+    heard: list[dict[str, Any]] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(json.loads(message.data))
+
+    await connected.subscribe(subject, cb=hear)
+    await connected.flush()
+    return heard
 
 
 async def tell(

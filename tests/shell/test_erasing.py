@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated import wire
 from gated.core.redaction.subjects import Held, KeysAtHand, Unkeyed
 from gated.core.redaction.vault import Vault
@@ -24,7 +24,7 @@ from gated.shell.keys import KeyFileError
 from gated.shell.log import LogUnavailable
 from gated.shell.log.open import open_log
 from patience import PATIENCE, until
-from shell.live import POLICY, Bus, agent, daemon_on, ears, intents, process, said, server, stop, tell, write_policy
+from shell.live import POLICY, Bus, agent, daemon_on, ears, intents, overhear, process, said, server, stop, tell, write_policy
 
 SECRET = "hunter22"
 ARGS = {"to": "kim", "login": f"password={SECRET}"}
@@ -114,17 +114,6 @@ async def test_an_operator_erases_while_the_daemon_runs(waiting: tuple[Bus, Path
     assert refusals[0]["code"] == "approvals.already_decided"
     assert (again[0], "erased already" in again[1]) == (1, True)
     await holds(folder)
-
-
-async def overhear(connected: Any, subject: str) -> list[dict[str, Any]]:
-    heard: list[dict[str, Any]] = []
-
-    async def hear(message: Any) -> None:
-        heard.append(json.loads(message.data))
-
-    await connected.subscribe(subject, cb=hear)
-    await connected.flush()
-    return heard
 
 
 async def holds(folder: Path, by: str = "operator:local") -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated import wire
 from gated.events import DataErased, Sender, unseal
 from gated.shell.custody import Copies, open_custody

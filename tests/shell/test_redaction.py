@@ -3,29 +3,16 @@
 import json
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from nats.aio.client import Client
 
 from gated import wire
 from gated.events import Sender
 from gated.shell.keys import KeyFileError, load_or_make_vault
-from shell.live import POLICY, agent, daemon_on, decided, ears, intents, server, tell, write_policy
+from shell.live import POLICY, agent, daemon_on, decided, ears, intents, overhear, server, tell, write_policy
 
 SECRET = "hunter22"
 ARGS = {"to": "kim", "login": f"password={SECRET}"}
-
-
-async def overhear(connected: Client, subject: str) -> list[dict[str, Any]]:
-    heard: list[dict[str, Any]] = []
-
-    async def hear(message: Any) -> None:
-        heard.append(json.loads(message.data))
-
-    await connected.subscribe(subject, cb=hear)
-    await connected.flush()
-    return heard
 
 
 def on_disk(folder: Path) -> bytes:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_cli import gated
+from cli.command import gated
 from gated.documents import DocumentError
 from gated.shell.notify.settings import Mail, Webhook, read_settings
 from shell.notify.servers import hooks, mailbox
