@@ -14,6 +14,7 @@ from gated.events import RunId, Sender, ThreadId
 from gated.shell.bus import Ack
 from gated.shell.log.open import open_log
 from gated.wire import ReminderMessage, RunStatus
+from patience import until
 from shell.live import POLICY, Live, agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
 
 MAIL = intents(("c", "send_email", {"to": "a"}))
@@ -103,6 +104,29 @@ def lose_acknowledgements(live: Live) -> None:
 
 def unmarked(answers: list[wire.Outbound]) -> list[wire.Outbound]:
     return [msgspec.structs.replace(a, replayed=False, settled=False) if isinstance(a, Verdict) else a for a in answers]
+
+
+async def test_a_connection_that_breaks_again_and_again_loses_no_answer(tmp_path: Path) -> None:
+    """What the daemon had written is lost each time; nobody asks again, and every call is answered with one verdict."""
+    calls = [f"c{number}" for number in range(400)]
+    async with gate(tmp_path) as live, live.bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        client = live.daemon.receiver.client
+
+        async def break_it() -> None:
+            for _ in range(8):
+                await until(lambda: client.is_connected)
+                await anyio.sleep(0.03)
+                client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+                await until(lambda: not client.is_connected)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(break_it)
+            for number, call in enumerate(calls):
+                await tell(worker, agent("worker"), f"r{number % 20}", intents((call, "search", {"q": call})))
+                await anyio.sleep(0.002)
+        await heard.until(lambda: len({answer.call for _, answer in heard.heard if isinstance(answer, Verdict)}) == len(calls))
+    assert {call: len(made) for call, made in (await decided(live.log)).items()} == dict.fromkeys(calls, 1)
 
 
 async def test_an_outcome_delivered_twice_changes_nothing(tmp_path: Path) -> None:
