@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import re2
 
 from gated.core.order import fields
-from gated.core.order.globs import GlobError, compile_glob, is_glob
+from gated.core.order.globs import GlobError, compile_glob, fold, is_glob
 from gated.core.order.templates import escape_text
 
 Args = Mapping[str, Any]
@@ -199,8 +199,8 @@ def primary(args: Args) -> str:
 
 def _everything(args: Args) -> Iterator[str]:
     """What a wide positional glob is tried on: each argument as if it were the only one, every string, all as JSON."""
-    yield from map(fields.render, args.values())
     yield from fields.strings(args)
+    yield from (fields.render(value) for value in args.values() if not isinstance(value, str))
     yield fields.compact(args)
 
 
@@ -322,8 +322,8 @@ def _negated(test: Test) -> Test:
 
 
 def _equals(text: str) -> tuple[Test, Test]:
-    folded = text.casefold()
-    return text.__eq__, lambda value: value.casefold() == folded
+    folded = fold(text)
+    return text.__eq__, lambda value: fold(value) == folded
 
 
 def _regexes(text: str, how: str = "search") -> tuple[Test, Test]:

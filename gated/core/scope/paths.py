@@ -16,8 +16,11 @@ from gated.core.scope.spelling import CONTROL, ESCAPE, badly_escaped, tidy, unes
 from gated.core.scope.urls import SCHEME
 
 _VARIABLE: Final = re.compile(r"\$|%[A-Za-z_][A-Za-z0-9_()]*%")
-# Of `{a,b}`: an alternative that begins anew or is only dots, so that the text is not the path it expands to.
-_BRACES: Final = re.compile(r"[{,]\s*(?:[/\\~]|\.{1,2}\s*(?:[},/\\]|\Z))")
+# Of `{a,b}`: an alternative that begins anew or is only dots, so that the text is not the path it expands to. Of `{a..b}`: ends
+# between which a dot or a slash may stand.
+_BRACES: Final = re.compile(
+    r"[{,]\s*(?:[/\\~]|\.{1,2}\s*(?:[},/\\]|\Z))|\{(?![0-9A-Za-z]\.\.[0-9A-Za-z][.}])[^{}]\.\.[^{}](?:\.\.[+-]?[0-9]+)?\}"
+)
 _TWO_SLASHES: Final = re.compile(r"[/\\]{2}")
 # A path that every reader reads alike and that is its own normal form: names of ASCII letters, digits, `_`, `-` and dots,
 # none of them only dots. A relative one begins with a name that has a letter which no spelling of an address has.

@@ -102,6 +102,8 @@ def test_outside_by_where_it_leads(path: str, shown: str) -> None:
         ("/workspace/{a,../../etc}", "braces"),
         ("{/etc/passwd,a}", "braces"),
         ("{a,~}", "braces"),
+        ("/workspace/{.../}{.../}/etc", "braces"),
+        ("/workspace/{-..0..1}", "braces"),
         ("{.,a}{.,b}/etc", "braces"),
         ("%7b..,a}", "braces"),
         ("C:\\x", "drive letter"),
