@@ -57,10 +57,9 @@ PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, o
 
 
 def configure_logging(*, json_lines: bool) -> None:
-    """Structured lines on standard error."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    """Structured lines on standard error, coloured for a terminal unless `NO_COLOR` is set."""
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    renderer: Any = structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=colours)
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
