@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated.core.order.globs import MAX_NESTING, GlobError, compile_glob, is_glob
+from gated.core.order.globs import MAX_NESTING, GlobError, compile_glob, fold, is_glob
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,9 @@ def test_a_mebibyte_is_matched_without_backtracking(glob: str, fold: bool) -> No
     start = process_time()
     assert not compiled.matches(text)
     assert process_time() - start < 2  # exponential or quadratic would be minutes; the rest is a busy machine
+
+
+@pytest.mark.parametrize("times", [1, 20_000])
+@pytest.mark.parametrize("text", ["Stra\u00dfe ", "STRASSE ", "\u00c9t\u00e9 ", "Plain "])
+def test_texts_of_any_length_are_folded_alike(text: str, times: int) -> None:
+    assert fold(text * times) == (text * times).casefold()
