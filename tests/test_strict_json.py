@@ -7,12 +7,13 @@ import re
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gated import strict_json
-from gated.strict_json import DEFAULT, MAX_DIGITS, BadJson, Limits, Path, parse, parse_value, path_text, walk
+from gated.strict_json import DEFAULT, MAX_DIGITS, BadJson, Limits, Path, parse, parse_value, path_text, plainly, walk
 
 
 def refusal(data: bytes, limits: Limits = DEFAULT) -> BadJson:
@@ -410,3 +411,36 @@ def test_a_proof_that_fails_without_a_found_fault_still_refuses(monkeypatch: pyt
     monkeypatch.setattr(strict_json, "walk", lambda data, depth, most=None: iter(()))
     error = refusal(b'{"a":1,"a":2}')
     assert (error.code, str(error)) == ("shape", "not JSON that can be taken")
+
+
+@given(
+    value=st.dictionaries(
+        st.text(max_size=5), st.recursive(st.integers() | st.floats() | st.text(max_size=5), st.lists), max_size=4
+    )
+)
+def test_what_is_taken_plainly_is_what_parsing_gives(value: dict[str, object]) -> None:
+    for data in (
+        json.dumps(value).encode(),
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"),
+    ):
+        taken = plainly(data, msgspec.json.decode)
+        if taken is not None:
+            assert parse(data) == taken
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a": 1}',
+        b'{"a":NaN}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xff"}',
+        b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
+        b"",
+        b"{",
+    ],
+)
+def test_what_is_not_plain_is_left_to_parsing(data: bytes) -> None:
+    assert plainly(data, msgspec.json.decode) is None
+    assert plainly(b'{"a":1}', msgspec.json.decode) == {"a": 1}
