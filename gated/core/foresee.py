@@ -129,7 +129,7 @@ def _verdicts(turn: Turn, asked: CanIAsked) -> Iterator[Foreseen]:
     said: dict[CallId | None, Foreseen] = {}
     for answer in (*trial.decisions, *trial.replies):
         if isinstance(answer, CallDecided):
-            said[answer.call] = _foreseen(turn, answer)
+            said.setdefault(answer.call, _foreseen(turn, answer))  # a later one cancels what waits: a call after it ends the run
         elif isinstance(answer, CallRefused):
             said[answer.call] = _refused(answer)
         elif isinstance(answer, Repeat):

@@ -130,7 +130,7 @@ def _question(gate: CoreGate, operation: dict[str, Any]) -> list[Any] | None:
 
 def test_what_is_foreseen_is_what_is_decided_then_and_asking_changes_nothing() -> None:
     compared = 0
-    for seed in range(150):
+    for seed in (*range(150), 21131, 21515):  # in the last two a later call of the message ends the run
         policy, operations = thrown(seed, without=frozenset({"semantic"}))
         gate = CoreGate(policy)
         for operation in operations:
