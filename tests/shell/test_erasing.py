@@ -18,6 +18,7 @@ from gated import wire
 from gated.core.redaction.subjects import Held, KeysAtHand, Unkeyed
 from gated.core.redaction.vault import Vault
 from gated.events import DataErased, Sender, unseal
+from gated.shell import keyring
 from gated.shell.erasing import Subjects
 from gated.shell.keyring import Erasure, Keyring
 from gated.shell.keys import KeyFileError
@@ -283,3 +284,18 @@ async def test_a_gate_does_not_start_where_it_can_make_no_keys(tmp_path: Path) -
         with pytest.raises(LogUnavailable, match="cannot be used"):
             async with daemon_on(bus, tmp_path):
                 pass
+
+
+def test_what_is_known_of_subjects_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a soak: of each subject it was remembered for good how its key was read."""
+    monkeypatch.setattr(keyring, "CACHE", 5)
+    ring = Keyring(tmp_path)
+    for number in range(50):
+        ring.supply(f"h{number}", make=True)
+        ring.at_hand.used.clear()
+        ring.at_hand.find(f"h{number}", to_seal=True)
+        assert ring.is_current()
+        if number % 2:
+            ring.erase(f"h{number}", ASKED)
+        assert len(ring._read_as) <= 5
+        assert set(ring.at_hand.held) <= set(ring._read_as)

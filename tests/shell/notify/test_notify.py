@@ -1,7 +1,9 @@
 """Notices through the real daemon, over real HTTP and SMTP: signed, in order, again after a failure, never lost by a restart."""
 
 import json
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +306,22 @@ def test_a_signature_is_checked_whatever_the_case_of_the_headers() -> None:
     for broken in ({}, {"Gated-Timestamp": "x"}, {**headers, "Gated-Signature": "v1="}, {**headers, "Gated-Timestamp": "101"}):
         with pytest.raises(BadSignature):
             verify(b"k", broken, b"body", now=100)
+
+
+async def test_a_damaged_record_ends_no_notices(tmp_path: Path) -> None:
+    """It was read again and again, and nobody was told of anything behind it."""
+    write_policy(tmp_path, POLICY)
+    with hooks() as hook:
+        text = webhook(hook.url)
+        async with server(tmp_path) as (_, bus):
+            async with daemon_on(bus, tmp_path) as live:
+                for run in ("r1", "r2"):
+                    await ask(live, run=run)
+            with closing(sqlite3.connect(tmp_path / "log.db")) as log:
+                log.execute("drop trigger records_no_update")
+                log.execute("update records set body = x'ff' where thread = 'r1'")
+                log.commit()
+            Cursor(tmp_path / "notify.json").save(0)
+            async with daemon_on(bus, tmp_path, settings(tmp_path, text)):
+                await until(lambda: hook.posts)
+    assert [post.json["run"] for post in hook.posts] == ["r2"]
