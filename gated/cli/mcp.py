@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
+from anyio.abc import TaskStatus
 
 from gated.cli.help import single
 from gated.cli.output import CANNOT, fail, run_async
@@ -39,17 +42,31 @@ def mcp(
     """Start an MCP server behind the gate: hosts use this command in the place of the server's own. A session is a run."""
 
     async def work() -> int:
-        async with connect(nats, agent=agent, data=data, **of_environment(nats)) as gate, gate.run(task=task) as run:
-            return await _between(run, command, prefix, wait)
+        server = await _start(command)
+        try:
+            async with anyio.create_task_group() as tasks:
+                stoppable = [tasks.cancel_scope]
+                await tasks.start(_until_stopped, server, stoppable)
+                async with connect(nats, agent=agent, data=data, **of_environment(nats)) as gate, gate.run(task=task) as run:
+                    await _between(run, server, stoppable, prefix, wait)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(server)
+        return server.returncode or 0
 
     raise typer.Exit(run_async(work))
 
 
-async def _between(run: Run, command: list[str], prefix: str, wait: float) -> int:
+async def _start(command: list[str]) -> Process:
     try:
-        server = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE)
+        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE)
     except OSError as error:
         fail(f"cannot start `{command[0]}`: {error.strerror}", CANNOT)
+
+
+async def _between(run: Run, server: Process, stoppable: list[anyio.CancelScope], prefix: str, wait: float) -> None:
+    """Until the server's output ends, or a host that does not wait for a slow server says SIGTERM: the run is over either way."""
     assert server.stdin is not None
     assert server.stdout is not None
     host = await _standard_input()
@@ -69,14 +86,23 @@ async def _between(run: Run, command: list[str], prefix: str, wait: float) -> in
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_pump_host, host, proxy, to_server)
+            stoppable.append(tasks.cancel_scope)
             while line := await server.stdout.readline():
                 await proxy.from_server(line)
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await proxy.ended("the session ended before the tool did")
-            await _stop(server)
-    return server.returncode or 0
+
+
+async def _until_stopped(server: Process, stoppable: list[anyio.CancelScope], *, task_status: TaskStatus[None]) -> None:
+    """SIGTERM ends the innermost of what can be stopped: once the run is open, it finishes."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as heard:
+        task_status.started()
+        async for _ in heard:
+            with suppress(ProcessLookupError):
+                server.terminate()
+            stoppable[-1].cancel()
 
 
 async def _pump_host(host: asyncio.StreamReader, proxy: Proxy, to_server: asyncio.StreamWriter) -> None:

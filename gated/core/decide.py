@@ -100,7 +100,7 @@ def record(
     recorded = _handle(turn, observation)
     if not turn.decisions:
         return _step(turn, turn.state), None
-    if isinstance(recorded, ResolutionReceived) and recorded.links:
+    if type(recorded) is ResolutionReceived and recorded.links:
         recorded = _without_sealed_links(state, run_id, recorded)
     redacted: tuple[str, ...] | UnsetType = UNSET
     subject: str | UnsetType = UNSET

@@ -82,7 +82,7 @@ class Registry(Struct, frozen=True, gc=False):
     again: bool = False  # a record is decided again: what cannot be opened raises `Unreadable`
 
 
-_BINDING: Final = (RunOpened, PolicyRebound)
+_BINDING: Final = frozenset({RunOpened, PolicyRebound})
 
 
 class Turn:
@@ -153,7 +153,7 @@ class Turn:
         self.decisions.append(decision)
         before, run_id = self.state, self.run_id
         state = self.state = apply(self.registry.known, before, run_id, before.seq + 1, self.at, decision)
-        if isinstance(decision, _BINDING):
+        if type(decision) in _BINDING:  # `isinstance` that is no costs ten times as much for these types
             self._bind()
         else:
             self.opened = state.runs.open.get(run_id) or state.runs.get(run_id)

@@ -1,7 +1,9 @@
 """`gated mcp`: the real client of MCP before it, a real server behind it, a real gate between."""
 
+import asyncio
 import json
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from mcp.types import CallToolResult
 
 from client.adapters.policy import POLICY, Asked, asked
 from gated.client.adapters.mcp_stdio import Proxy
+from gated.events import ThreadId
 from gated.shell.log.open import open_log
 from patience import until
 from shell.live import gate
@@ -36,14 +39,30 @@ async def test_a_host_calls_a_server_through_the_gate(tmp_path: Path) -> None:
             assert text(await host.call_tool("read", {"path": "a"})) == "the text of a"
             denied = await host.call_tool("shell", {"command": "rm"})
             failed = await host.call_tool("fail")
-        async with open_log(str(live.log)) as log:
-            (thread,) = {record.thread async for _, record in log.read_all()}
+        (thread,) = await threads_of(live.log)
         (run,) = (await live.daemon.runs.look(thread)).runs.values()
     assert denied.is_error
     assert text(denied).startswith("The call was denied and did not run: ")
     assert failed.is_error
     assert (run.end, run.step_count, [r.status for r in run.recent]) == ("complete", 1, ["success", "error"])
     assert (tmp_path / "ran").read_text() == "read a\n"
+
+
+async def test_a_session_that_is_stopped_is_a_run_that_ends(tmp_path: Path) -> None:
+    gated = [sys.executable, "-m", "gated", "mcp", "--agent", "worker", "--data", str(tmp_path), "--"]
+    command = [*gated, sys.executable, "-c", "import time; time.sleep(600)"]
+    async with gate(tmp_path, POLICY) as live:
+        session = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        (thread,) = await until(lambda: threads_of(live.log))
+        session.terminate()
+        await session.wait()
+        (run,) = (await live.daemon.runs.look(thread)).runs.values()
+    assert run.end
+
+
+async def threads_of(path: Path) -> set[ThreadId]:
+    async with open_log(str(path)) as log:
+        return {record.thread async for _, record in log.read_all()}
 
 
 # --- the proxy alone -----------------------------------------------------------------------------------------------------
