@@ -6,7 +6,9 @@ the whole pipeline runs again on the state and the policy of now.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -19,13 +21,14 @@ from gated.core.redaction.cover import restored
 from gated.core.redaction.subjects import key_of
 from gated.core.redaction.vault import Unreadable
 from gated.core.stages import semantic
-from gated.core.state import RunState
+from gated.core.state import RunState, ThreadState
 from gated.core.tickets import Ticket
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged
 from gated.events import (
     Answer,
     CallDecided,
+    CallId,
     CallRefused,
     DataErased,
     Decision,
@@ -177,9 +180,20 @@ def _conclude(turn: Turn, ticket: Ticket, judged: Judged, answering: ResolutionR
 
 def _decide_batch_again(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> None:
     calls = [_call(turn, call, resolution) for call in ticket.calls]
-    verdicts = batches.rehearse(turn, calls, lambda trial, call: judge_again(trial, call, _lifts(turn, ticket, call)))
+    verdicts = batches.rehearse(turn, calls, partial(_judge_member_again, ticket))
     tagged = [replace(v, decided=replace(v.decided, ticket=ticket.id)) for v in verdicts]
     batches.conclude_atomic(turn, tagged)
+
+
+def _judge_member_again(ticket: Ticket, trial: Turn, call: Call) -> Judged:
+    return judge_again(trial, call, _lifts(trial, ticket, call))
+
+
+def batch_before(turn: Turn, ticket: Ticket, resolution: ResolutionReceived, call: CallId) -> ThreadState:
+    """What the calls before `call` left to it when their approved atomic batch was decided again."""
+    before = itertools.takewhile(lambda waiting: waiting.call != call, ticket.calls)
+    calls = [_call(turn, waiting, resolution) for waiting in before]
+    return batches.rehearsed(turn, calls, partial(_judge_member_again, ticket))
 
 
 def _edit(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from gated.core import waiting
 from gated.core.call import Call
 from gated.core.calls import bounds, call_of, each, judge_new
-from gated.core.state import Known
+from gated.core.state import Known, ThreadState
 from gated.core.turn import Turn
 from gated.core.verdicts import Judged, denied
 from gated.events import CallDecided, CallId, IntentsReceived
+
+JudgeMember = Callable[[Turn, Call], Judged]
 
 
 def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
@@ -47,28 +49,43 @@ def _judge_atomic(turn: Turn, calls: list[Call], refused: bool, kept_out: bool) 
         for call in calls:
             turn.do(denied(call, "batch.sibling_refused", "another call of the atomic batch was refused"))
         return
-    verdicts = rehearse(turn, calls, lambda trial, call: bounds(trial, call) or judge_new(trial, call))
+    verdicts = rehearse(turn, calls, judge_member)
     if kept_out:
         _deny_atomic(turn, verdicts)
     else:
         conclude_atomic(turn, verdicts)
 
 
-def rehearse(turn: Turn, calls: list[Call], judge: Callable[[Turn, Call], Judged]) -> list[Judged]:
+def judge_member(trial: Turn, call: Call) -> Judged:
+    """The verdict on a new call of an atomic batch."""
+    return bounds(trial, call) or judge_new(trial, call)
+
+
+def rehearse(turn: Turn, calls: list[Call], judge: JudgeMember) -> list[Judged]:
     """The verdicts in order, each on what those before it would leave; the turn itself is untouched."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
-    verdicts: list[Judged] = []
-    for call in calls:
-        judged = judge(trial, call)
-        verdicts.append(judged)
-        if judged.decided.known:
-            trial.do(judged.decided)
-        if judged.ends is not None and judged.decided.code == "ceilings.hops":
-            trial.do(judged.ends)
+    verdicts = [_rehearse_one(trial, call, judge) for call in calls]
     turn.cover = trial.cover
     turn.unscored += trial.unscored
     turn.unfollowed += trial.unfollowed
     return verdicts
+
+
+def rehearsed(turn: Turn, calls: Iterable[Call], judge: JudgeMember) -> ThreadState:
+    """What some calls of an atomic batch would leave: the next one is judged on it."""
+    trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
+    for call in calls:
+        _rehearse_one(trial, call, judge)
+    return trial.state
+
+
+def _rehearse_one(trial: Turn, call: Call, judge: JudgeMember) -> Judged:
+    judged = judge(trial, call)
+    if judged.decided.known:
+        trial.do(judged.decided)
+    if judged.ends is not None and judged.decided.code == "ceilings.hops":
+        trial.do(judged.ends)
+    return judged
 
 
 def conclude_atomic(turn: Turn, verdicts: list[Judged]) -> None:

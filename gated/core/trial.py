@@ -68,16 +68,17 @@ def decide_call(
     agent: AgentId,
     at: int,
     lifted: frozenset[str] | None = None,
+    elsewhere: int = 0,
 ) -> Judged:
     """The verdict on one call; a run that is not open is opened by it, if its agent may.
 
     `lifted` are the sources of asks that people have answered: the call was asked for before and counts as no hop. None: it is
-    asked for now.
+    asked for now. `elsewhere` are the agent's open runs on other threads.
     """
     turn = Turn(registry, state, run_id, at)
     barred = may_speak(turn, agent)
     if barred is None and turn.opened is None:
-        barred = calls.may_open(turn, agent, by_operator=False)
+        barred = calls.may_open(turn, agent, by_operator=False, elsewhere=elsewhere)
         turn = Turn(registry, opened(registry, state, run_id, agent, at), run_id, at)
     if barred is None and agent not in turn.policy.agents:
         barred = "privilege.no_profile", f"the policy has no profile for agent `{agent}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
@@ -10,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gated import canonical
-from gated.core import trial
+from gated.core import answers, batches, trial
 from gated.core.call import Call
 from gated.core.calls import call_of
 from gated.core.fold import apply, fold
 from gated.core.policy import Policy, load
 from gated.core.stages import semantic
 from gated.core.state import ThreadState
-from gated.core.turn import Registry
+from gated.core.turn import Registry, Turn
 from gated.core.verdicts import Judged
 from gated.documents import DocumentError, parse_document
 from gated.events import (
@@ -31,6 +32,7 @@ from gated.events import (
     RunId,
     RunOpened,
     ThreadId,
+    TicketOpened,
     Wanted,
     unseal,
 )
@@ -82,7 +84,10 @@ class Draft(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """`draft` is the call as it was, `known` the policies of the thread's other runs, `at` the time of the call (µs)."""
+    """`draft` is the call as it was, `known` the policies of the thread's other runs, `at` the time of the call (µs).
+
+    `elsewhere` are the agent's open runs on other threads.
+    """
 
     draft: Draft
     known: Mapping[str, Policy]
@@ -90,6 +95,7 @@ class Case(Struct, frozen=True):
     agent: AgentId
     at: int
     recorded: CallDecided | None = None
+    elsewhere: int = 0
 
     def registry(self, draft: Draft) -> Registry:
         run = draft.state.runs.get(self.run_id)
@@ -97,9 +103,9 @@ class Case(Struct, frozen=True):
         return Registry(draft.policy, {**self.known, draft.policy.digest: draft.policy, **bound})
 
     def judge(self, draft: Draft) -> Judged:
-        return trial.decide_call(
-            self.registry(draft), draft.state, self.run_id, draft.plea, self.agent, self.at + draft.later, draft.lifted or None
-        )
+        at, lifted = self.at + draft.later, draft.lifted or None
+        registry = self.registry(draft)
+        return trial.decide_call(registry, draft.state, self.run_id, draft.plea, self.agent, at, lifted, self.elsewhere)
 
     def allows(self, draft: Draft) -> bool:
         return self.judge(draft).decided.decision == "allow"
@@ -164,6 +170,17 @@ def wanted_case(
     return Case(draft, policies, run_id, agent, max(at, found.at))
 
 
+class _Asked(Struct, frozen=True):
+    """How a call was asked for, also by whoever edited it since. `known` is false where it left no trace in the run."""
+
+    wanted: Wanted
+    agent: AgentId
+    nesting: str
+    others: int
+    elsewhere: int
+    known: bool
+
+
 def recorded_case(
     records: Iterable[Record],
     known: Mapping[str, Policy],
@@ -172,61 +189,93 @@ def recorded_case(
     policy: Policy | None = None,
     compile: Compile = compile_data,
 ) -> Case | None:
-    """A recorded call on the state that it met (its latest verdict is explained); None where the log does not hold it."""
+    """A recorded call on the state that it met; None where the log does not hold it.
+
+    Its latest verdict is explained: one that the run knows before those that left no trace in it, such as a stranger's.
+    """
     states: dict[ThreadId, ThreadState] = {}
-    asked: dict[ThreadId, tuple[Wanted, str, int]] = {}
+    asked: dict[ThreadId, _Asked] = {}
     found: Case | None = None
     for record in records:
         body = unseal(record)
         state = states.get(body.thread) or ThreadState(body.thread)
         states[body.thread] = fold(known, state, body, record.hash)
-        if body.run != run_id:
+        decided = next((d for d in body.decisions if isinstance(d, CallDecided) and d.call == call), None)
+        before = asked.get(body.thread)
+        if body.run != run_id or decided is None or (before is not None and before.known and not decided.known):
             continue
-        _note(body, call, state, asked)
-        if body.thread in asked:
-            found = _decided(body, call, state, known, asked[body.thread], policy, compile) or found
+        now = _asked(body, decided, state, before)
+        if now is not None:
+            asked[body.thread] = now
+            found = _case(body, decided, state, known, now, policy, compile)
     return found
 
 
-def _note(body: Body, call: str, state: ThreadState, asked: dict[ThreadId, tuple[Wanted, str, int]]) -> None:
-    """How the call was asked for, also by whoever edited it since."""
-    run = state.runs.get(body.run)
-    others = 0 if run is None else run.beside(CallId(call))
-    if isinstance(body.observation, IntentsReceived):
-        for wanted in body.observation.calls:
-            if wanted.id == call and wanted.refused is None and body.thread not in asked:
-                asked[body.thread] = wanted, body.observation.nesting, others
-    if isinstance(body.observation, ResolutionReceived) and body.thread in asked:
-        wanted, nesting, _ = asked[body.thread]
-        args = next(
-            (d.args for d in body.decisions if isinstance(d, CallDecided) and d.call == call and d.args is not None), None
-        )
-        scores = semantic.again(None if args else wanted.scores, body.observation.scores.get(CallId(call)))
-        links = body.observation.links.get(CallId(call))
+def _asked(body: Body, decided: CallDecided, state: ThreadState, before: _Asked | None) -> _Asked | None:
+    run, observation = state.runs.get(body.run), body.observation
+    others = 0 if run is None else run.beside(decided.call)
+    if isinstance(observation, IntentsReceived):
+        for wanted in observation.calls:
+            if wanted.id == decided.call and wanted.refused is None:
+                agent = AgentId(observation.by.name)
+                return _Asked(wanted, agent, observation.nesting, others, observation.open_elsewhere, decided.known)
+    if isinstance(observation, ResolutionReceived) and before is not None:
+        args, wanted = decided.args, before.wanted
+        scores = semantic.again(None if args else wanted.scores, observation.scores.get(decided.call))
+        links = observation.links.get(decided.call)
         fresh = replace(wanted, args=wanted.args if args is None else args, scores=scores, links=links)
-        asked[body.thread] = fresh, nesting, others
+        return replace(before, wanted=fresh, others=others)
+    return before
 
 
-def _decided(
+def _case(
     body: Body,
-    call: str,
+    decided: CallDecided,
     state: ThreadState,
     known: Mapping[str, Policy],
-    asked: tuple[Wanted, str, int],
+    asked: _Asked,
     policy: Policy | None,
     compile: Compile,
-) -> Case | None:
+) -> Case:
+    met = _met(body, decided, state, known)
+    run = met.runs.get(body.run)
+    chosen = policy or known[body.policy if run is None else run.policy]
+    calls = met if run is None else _forgetting(met, body.run, decided.call)
+    plea = call_of(asked.wanted, asked.nesting, asked.others)
+    draft = Draft(chosen, json.loads(chosen.text), calls, plea, compile=compile)
+    return Case(draft, known, body.run, asked.agent, body.at, decided, asked.elsewhere)
+
+
+def _met(body: Body, decided: CallDecided, state: ThreadState, known: Mapping[str, Policy]) -> ThreadState:
+    """The state that a call of a record was judged on. A batch that stood or fell whole was judged on a copy, made again here."""
     for decision in body.decisions:
-        if isinstance(decision, CallDecided) and decision.call == call:
-            wanted, nesting, others = asked
-            run = state.runs.get(body.run)
-            digest = body.policy if run is None else run.policy
-            agent = AgentId(body.observation.by.name) if run is None else run.agent
-            chosen = policy or known[digest]
-            calls = state if run is None else _forgetting(state, body.run, CallId(call))
-            draft = Draft(chosen, json.loads(chosen.text), calls, call_of(wanted, nesting, others), compile=compile)
-            return Case(draft, known, body.run, agent, body.at, recorded=decision)
+        if decision is decided:
+            break
+        if isinstance(decision, CallDecided | TicketOpened):
+            rehearsed = _rehearsed(Turn(Registry(known[body.policy], known), state, body.run, body.at), body, decided)
+            if rehearsed is not None:
+                return rehearsed
         state = apply(known, state, body.run, body.seq, body.at, decision)
+    return state
+
+
+def _rehearsed(turn: Turn, body: Body, decided: CallDecided) -> ThreadState | None:
+    """What the calls of an atomic batch before this one left to it; None where it was not judged in one."""
+    observation = body.observation
+    if isinstance(observation, IntentsReceived) and observation.mode == "atomic" and turn.opened is not None:
+        asked = {w.id: w for w in reversed(observation.calls) if w.id is not None and w.refused is None}
+        if decided.call not in asked or decided.code == "batch.sibling_refused":
+            return None
+        before = itertools.takewhile(
+            lambda id: id != decided.call, (d.call for d in body.decisions if isinstance(d, CallDecided))
+        )
+        others = len(turn.opened.in_flight)
+        return batches.rehearsed(turn, (call_of(asked[id], observation.nesting, others) for id in before), batches.judge_member)
+    if isinstance(observation, ResolutionReceived) and turn.opened is not None:
+        ticket = turn.opened.tickets.get(observation.ticket)
+        if ticket is not None and ticket.atomic and ticket.state == "approved":
+            bare = replace(ticket, calls=tuple(replace(waiting, sealed=None) for waiting in ticket.calls))
+            return answers.batch_before(turn, bare, observation, decided.call)
     return None
 
 

@@ -51,7 +51,7 @@ def _before(case: Case, draft: Draft) -> list[StageReport]:
     turn = Turn(case.registry(draft), draft.state, case.run_id, case.at + draft.later)
     barred = may_speak(turn, case.agent)
     if turn.opened is None:
-        barred = barred or calls.may_open(turn, case.agent, by_operator=False)
+        barred = barred or calls.may_open(turn, case.agent, by_operator=False, elsewhere=case.elsewhere)
         state = trial.opened(turn.registry, draft.state, case.run_id, case.agent, turn.at)
         turn = Turn(turn.registry, state, case.run_id, turn.at)
     reports = [_lifecycle(turn, draft, barred)]
