@@ -60,11 +60,15 @@ class GateUnavailable(GateError):
 
 
 class Unreported(GateError):
-    """The tool ran and gave `result`, but the gate did not take its outcome; the cause says why. Do not run it again."""
+    """The tool ran and gave `result`, but the gate did not take its outcome: `code` says why, where it was refused.
+
+    Do not run it again; its outcome may be reported again (`run.report`) until the call's time is over.
+    """
 
     def __init__(self, call: str, result: Any, why: GateError) -> None:
         super().__init__(f"call `{call}` ran, and its outcome could not be reported: {why}")
         self.call, self.result = call, result
+        self.code = why.code if isinstance(why, Refused) else None
 
 
 def error_of(verdict: Verdict) -> GateError:

@@ -211,6 +211,8 @@ class Runs:
             return None
         state = self.threads.states.get(said.thread) or await self.threads.find(said.thread)
         if state is None:
+            if type(said.observation) is DeadlineReached:
+                self.timers.postpone(said.thread, said.run)
             return damaged.settled(said)
         handled = 0 < said.position <= state.input
         observation = said.observation

@@ -19,6 +19,8 @@ from gated.shell.said import TIMER, Due, Outlet, Said
 LONGEST = 3600.0  # seconds of one sleep
 GRAIN = 0.05  # seconds between two askings of what the bus has stored: what is due meanwhile is told together
 
+AGAIN = 300_000_000  # µs until a run is woken again that could not be decided on
+
 
 class Timers:
     """Where the bus tells the time (`outlet.tells_time`), deadlines are only kept here, and come as inputs."""
@@ -46,6 +48,11 @@ class Timers:
     def woke(self, thread: ThreadId, run: RunId) -> None:
         """The run's timer has run."""
         self._armed.pop((thread, run), None)
+
+    def postpone(self, thread: ThreadId, run: RunId) -> None:
+        """The run's timer has run and nothing could be decided: it runs again in a while."""
+        self.woke(thread, run)
+        self.remind(time.time_ns() // 1000 + AGAIN, thread, run)
 
     def loaded(self, state: ThreadState) -> None:
         """A thread came into memory: where the bus tells the time, its deadlines are known to it already."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,8 @@ import pytest
 
 from gated import client, wire
 from gated.core.chain import Damage, verify_records
-from gated.events import Sender
+from gated.events import RunId, Sender, ThreadId
+from gated.shell import timers
 from gated.shell.damaged import DAMAGED
 from gated.shell.log.sqlite import open_for_reading, open_for_writing
 from gated.shell.open_runs import OpenRuns
@@ -128,6 +129,62 @@ async def test_people_learn_that_a_thread_is_damaged_and_see_the_tickets_of_the_
                 ("well1", "approvals.expired"),
                 ("well2", "approvals.expired"),
             }
+
+
+@contextmanager
+def harmed(path: Path) -> Iterator[None]:
+    """A record is damaged while the block runs, and mended then."""
+    with closing(sqlite3.connect(path)) as log:
+        ((body,),) = log.execute(f"select body from records where {OF_SICK}").fetchall()
+    harm(path, HARMS["no JSON"])
+    try:
+        yield
+    finally:
+        harm(path, lambda log: log.execute(f"update records set body = ? where {OF_SICK}", (body,)))
+
+
+async def test_an_outcome_that_was_not_taken_is_said_to_be_and_taken_once_the_log_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_policy(tmp_path)
+    monkeypatch.setattr("gated.shell.threads.LOOK_AGAIN", 0.0)
+    async with server(tmp_path) as (_, bus), bus.agent("worker") as gate:
+        async with daemon_on(bus, tmp_path), gate.run(run="sick") as run:
+            admitted = await run.admit("search", {"q": "a"})
+            run.detach()
+        with harmed(tmp_path / "log.db"):
+            async with daemon_on(bus, tmp_path):
+                with pytest.raises(client.Unreported, match="the outcome was not taken: report it again then") as lost:
+                    await run.succeeded(admitted.call, "found")
+                assert (lost.value.code, lost.value.result) == (DAMAGED, "found")
+        async with daemon_on(bus, tmp_path) as live:
+            await run.report(admitted.call, "success", content=lost.value.result)
+            state = await live.daemon.runs.look(ThreadId("sick"))
+            assert state.runs[RunId("sick")].step_count == 1
+
+
+async def test_a_deadline_that_met_a_damaged_thread_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer was spent: after the log was mended nothing woke the run, and its tickets stayed open until a restart."""
+    write_policy(tmp_path)
+    monkeypatch.setattr("gated.shell.threads.LOOK_AGAIN", 0.0)
+    clock = Clock(monkeypatch)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer:
+        heard = await ears(payer, "payer")
+        async with daemon_on(bus, tmp_path):
+            for number in range(2):
+                await tell(payer, agent("payer"), "sick", intents((f"c{number}", "refund", {"amount": number})))
+            await heard.count(2)
+        heard.heard.clear()
+        with ExitStack() as damage:
+            damage.enter_context(harmed(tmp_path / "log.db"))
+            async with daemon_on(bus, tmp_path) as live:
+                clock.forward(live, 3600)
+                await until(lambda: list(live.daemon.runs.threads.damages) == ["sick"])
+                await until(lambda: live.daemon.runs.health.waiting == 0)
+                damage.close()
+                clock.forward(live, timers.AGAIN / 1e6)
+                ended = await heard.count(2)
+                assert {said.code for said in ended if isinstance(said, wire.Verdict)} == {"approvals.expired"}
 
 
 async def test_a_verdict_whose_record_is_damaged_is_not_repeated(tmp_path: Path) -> None:
