@@ -6,9 +6,12 @@ records say it all; records that are not what their hashes say, or that nobody c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 import structlog
+from anyio.lowlevel import checkpoint
 
 from gated.core import state as states
 from gated.core.fold import fold
@@ -21,17 +24,51 @@ from gated.shell.log import LogDamaged, LogError, ReadableLog, ThreadDamaged
 Know = Callable[[str], Awaitable[None]]
 Known = Callable[[], Mapping[str, Policy]]
 
+SLICE: Final = 511  # records that are folded in one go: nobody else's turn comes meanwhile
+
 log = structlog.get_logger("gated.runs")
 
 
-async def state_at_end(event_log: ReadableLog, thread: ThreadId, know: Know, known: Known) -> tuple[ThreadState, int]:
-    """The state of a thread after its last record, and the number of the record that its snapshot is of (0: there is none).
+class Part(NamedTuple):
+    """A thread's state on its way out of the log; `saved` is the record that its snapshot was of, 0 where there was none."""
+
+    state: ThreadState
+    saved: int
+    whole: bool
+
+
+async def state_at_end(event_log: ReadableLog, thread: ThreadId, know: Know, known: Known) -> ThreadState:
+    """The state of a thread after its last record.
 
     `know` makes a policy one of those that `known` gives. Raises `ThreadDamaged`, `LogUnavailable`.
     """
-    try:
+    part = await begin(event_log, thread, know, known)
+    return part.state if part.whole else (await end(event_log, part, know, known)).state
+
+
+async def begin(event_log: ReadableLog, thread: ThreadId, know: Know, known: Known) -> Part:
+    """The snapshot and the first records behind it, which mostly is the whole thread. Raises the same."""
+    with _of(thread):
         saved = await _snapshot(event_log, thread)
-        return await _followed(event_log, saved or ThreadState(thread), know, known), 0 if saved is None else saved.seq
+        state, whole = await _followed(event_log, saved or ThreadState(thread), know, known, SLICE)
+        return Part(state, 0 if saved is None else saved.seq, whole)
+
+
+async def end(event_log: ReadableLog, part: Part, know: Know, known: Known) -> Part:
+    """The rest of the thread; whoever else has work goes on between two slices of it. Raises the same."""
+    with _of(part.state.thread):
+        while not part.whole:
+            await checkpoint()
+            state, whole = await _followed(event_log, part.state, know, known, SLICE)
+            part = Part(state, part.saved, whole)
+    return part
+
+
+@contextmanager
+def _of(thread: ThreadId) -> Iterator[None]:
+    """What is damaged is this thread."""
+    try:
+        yield
     except ThreadDamaged:
         raise
     except LogDamaged as error:  # the file, where the thread's rows are
@@ -67,11 +104,14 @@ async def _stranger(event_log: ReadableLog, thread: ThreadId, seq: int, state: T
     return "" if record.hash == state.head else f"record {seq} is another one"
 
 
-async def _followed(event_log: ReadableLog, state: ThreadState, know: Know, known: Known) -> ThreadState:
-    """The state after the records behind it."""
+async def _followed(event_log: ReadableLog, state: ThreadState, know: Know, known: Known, most: int) -> tuple[ThreadState, bool]:
+    """The state after so many of the records behind it, and whether those were all."""
     for digest in state.policies:  # before the records behind the snapshot are folded
         await know(digest)
+    last = state.seq + most
     async for stored in event_log.read(state.thread, state.seq):
+        if state.seq == last:
+            return state, False
         why = _broken(stored, state)
         if why:
             raise ThreadDamaged(state.thread, stored.seq, why)
@@ -87,7 +127,7 @@ async def _followed(event_log: ReadableLog, state: ThreadState, know: Know, know
             raise
         except Exception as error:  # whatever it is: of this thread nothing is known, of the others all
             raise ThreadDamaged(state.thread, stored.seq, f"it cannot be followed: {type(error).__name__}: {error}") from error
-    return state
+    return state, True
 
 
 def _broken(stored: Record, state: ThreadState) -> str:

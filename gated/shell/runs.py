@@ -2,8 +2,8 @@
 
 One task decides (the core is CPU-bound, so more would not help), one commits and publishes; between them stands a short
 queue, so that the next inputs are decided while the last ones are being made durable. A few are decided at a time, so that the
-disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be asked about is
-set aside, with the rest of its thread, until they have answered.
+disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be asked about, or a
+long thread that must be read first, is set aside with the rest of its thread.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append or a look that fails
 is tried again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -11,22 +11,21 @@ is tried again for ever: until then no verdict leaves, the queue fills, and no m
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from gated import wire
 from gated.core import decide as core
 from gated.core.answers import due_times, next_due
-from gated.core.links import with_links
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
-from gated.core.turn import Registry, Unfollowed, Unscored
+from gated.core.turn import Registry
 from gated.events import (
     CanIAsked,
     DeadlineReached,
@@ -40,19 +39,18 @@ from gated.events import (
 )
 from gated.shell import damaged, faults, misaddressed
 from gated.shell.answering import Answering
+from gated.shell.aside import Aside
 from gated.shell.bus import Input
 from gated.shell.embedding import embed_all
 from gated.shell.erasing import Subjects
 from gated.shell.handover import Bell, Handover
-from gated.shell.held import Held
 from gated.shell.keyring import Keyring
 from gated.shell.log import EventLog, LogConflict, LogUnavailable
 from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRunsWhenAsked, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
-from gated.shell.paths import links_of
 from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled, joined
-from gated.shell.scoring import About, Scorer, unanswered
+from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
 from gated.shell.timers import Timers
@@ -62,7 +60,6 @@ BATCH: Final = 32  # inputs that are decided in one go
 QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
 CAPACITY: Final = 4096  # inputs that wait in memory
 ASIDE: Final = 16_384  # inputs that are set aside at the same time; those of other threads go on meanwhile
-ASKED: Final = 3  # rounds of asking detectors about one input: an admitted call of it may let another reach them
 RETRY: Final = 0.25  # seconds between two attempts to append
 LOST: Final = BATCH * (QUEUE + 2)  # the newest records that a crash may have kept from being published
 
@@ -101,9 +98,7 @@ class Runs:
         self.health = Health(damaged=self.threads.damages)
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
-        self._vault, self._scorer = vault, scorer
-        self._held: Held[Said] = Held()
-        self._asking: TaskGroup | None = None
+        self._aside = Aside(vault, scorer, self._ring)
         self._decide = decide
         self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
@@ -117,7 +112,7 @@ class Runs:
     def room(self) -> int:
         """How many more inputs may be pulled."""
         waiting = len(self._mailbox) + len(self._refused)
-        return 0 if self._draining else min(CAPACITY - waiting, ASIDE - len(self._held))
+        return 0 if self._draining else min(CAPACITY - waiting, ASIDE - len(self._aside))
 
     def take(self, item: Input) -> None:
         """An input off the bus. What is not of the contract's form has no run, and is refused without one."""
@@ -143,6 +138,9 @@ class Runs:
         self._mailbox.put(said)
         self._arrived.ring()
 
+    def _ring(self) -> None:
+        self._arrived.ring()
+
     async def _refuse_overload(self) -> None:
         """Answer at once those who ask too much. Nothing is decided or recorded: the same message may be published again."""
         while True:
@@ -159,7 +157,7 @@ class Runs:
         """Work until `drain`, then until everything that came in is settled."""
         decided: Handover[Batch] = Handover(QUEUE)
         async with anyio.create_task_group() as tasks:
-            self._asking = tasks
+            self._aside.tasks = tasks
             tasks.start_soon(self._commit_all, decided)
             timers = anyio.CancelScope()
             tasks.start_soon(self.timers.run, timers)
@@ -184,10 +182,10 @@ class Runs:
 
     async def _next_batch(self) -> list[Said] | None:
         while True:
-            self._mailbox.put_first(self._held.released())
+            self._mailbox.put_first(self._aside.released())
             if self._mailbox:
                 break
-            if self._draining and not self._held:
+            if self._draining and not self._aside:
                 return None
             await self._arrived.wait()
         batch = self._mailbox.take(BATCH)
@@ -207,9 +205,15 @@ class Runs:
         """Decide one input on the state that those before it left; None where it is set aside."""
         if not said.thread or not said.run:
             return misaddressed.settled(said)
-        if self._held and self._held.follows(said.thread, said):
+        if self._aside and self._aside.follows(said.thread, said):
             return None
-        state = self.threads.states.get(said.thread) or await self.threads.find(said.thread)
+        state = self.threads.states.get(said.thread)
+        if state is None:
+            part = await self.threads.begin(said.thread)
+            if part is not None and not part.whole:
+                self._aside.until(said, partial(self._patiently, self.threads.end, part))
+                return None
+            state = None if part is None else part.state
         if state is None:
             if type(said.observation) is DeadlineReached:
                 self.timers.postpone(said.thread, said.run)
@@ -228,7 +232,8 @@ class Runs:
         by = observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = registry.current.digest if run is None else run.policy
-        if not handled and (made.unfollowed or made.unscored) and self._set_aside(said, made, agent, policy):
+        asked = made.unfollowed or made.unscored
+        if not handled and asked and self._aside.set_aside(said, made, self.registry.known[policy]):
             self.threads.keep(state)
             return None
         if handled:
@@ -245,50 +250,8 @@ class Runs:
             self.timers.remind(min(dues), said.thread, said.run)
         return Settled(said, sealed, made.decisions, made.replies, agent, policy)
 
-    def _set_aside(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
-        """Hold an input back until the disk, or the detectors, were asked about it."""
-        if made.unfollowed and not said.looked and self._asking is not None:
-            self._held.hold(said.thread)
-            self._asking.start_soon(self._follow, said, made.unfollowed)
-            return True
-        return bool(made.unscored) and self._ask(said, made, agent, policy)
-
-    async def _follow(self, said: Said, unfollowed: Sequence[Unfollowed]) -> None:
-        observation = with_links(said.observation, await links_of(unfollowed))
-        self._held.answered(said.thread, said._replace(observation=observation, looked=True))
-        self._arrived.ring()
-
-    def _ask(self, said: Said, made: core.Step, agent: str, policy: str) -> bool:
-        """Set an input aside and ask the detectors about it. False: there is nobody to ask, or they were asked enough."""
-        bound, run = self.registry.known[policy], made.state.runs.get(said.run)
-        if self._scorer is None or self._asking is None or bound.semantic is None or said.asked >= ASKED:
-            return False
-        task = None if run is None else run.task
-        about = About(
-            said.thread,
-            said.run,
-            agent,
-            task,
-            bound.semantic,
-            made.state.semantic,
-            lambda text: bound.redactor.text(text, self._vault),
-        )
-        scope = anyio.CancelScope()
-        self._held.hold(said.thread, scope.cancel)
-        self._asking.start_soon(self._score, self._scorer, said, about, made.unscored, scope)
-        return True
-
-    async def _score(
-        self, scorer: Scorer, said: Said, about: About, unscored: Sequence[Unscored], scope: anyio.CancelScope
-    ) -> None:
-        observation = unanswered(said.observation, unscored, "too much was said in the thread meanwhile")
-        with scope:
-            observation = await scorer.answered(said.observation, about, unscored)
-        self._held.answered(said.thread, said._replace(observation=observation, asked=said.asked + 1))
-        self._arrived.ring()
-
     def _is_busy(self, thread: ThreadId) -> bool:
-        return thread in self._held or thread in self._mailbox
+        return thread in self._aside or thread in self._mailbox
 
     # --- committing --------------------------------------------------------------------------------------------------
 

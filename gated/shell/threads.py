@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -20,7 +20,8 @@ from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import PolicyBound, ThreadId
-from gated.shell.loading import state_at_end
+from gated.shell import loading
+from gated.shell.loading import Part
 from gated.shell.log import EventLog, LogUnavailable, ThreadDamaged
 from gated.shell.policies import load_stored
 
@@ -53,14 +54,25 @@ class Threads:
 
     async def look(self, thread: ThreadId) -> ThreadState:
         """The state of a thread, loaded where it is not in memory (and not kept then). Raises `ThreadDamaged`."""
-        return self.states.get(thread) or await self._load(thread)
+        state = self.states.get(thread)
+        if state is not None:
+            return state
+        part = await self._begin(thread)
+        return part.state if part.whole else await self._end(part)
 
-    async def find(self, thread: ThreadId) -> ThreadState | None:
-        """The same; None where the thread is damaged."""
+    async def begin(self, thread: ThreadId) -> Part | None:
+        """The state of a thread that is not in memory, or the first part of it; None where the thread is damaged."""
         try:
-            return await self.look(thread)
+            return await self._begin(thread)
         except ThreadDamaged:
             return None
+
+    async def end(self, part: Part) -> None:
+        """Load the rest of a thread and keep it. Where that is damaged `begin` will say so."""
+        try:
+            self.keep(await self._end(part))
+        except ThreadDamaged:
+            pass  # which was noted
 
     def keep(self, state: ThreadState) -> None:
         """The state of its thread from now on."""
@@ -69,22 +81,39 @@ class Threads:
         self.states[state.thread] = state
         self.states.move_to_end(state.thread)
 
-    async def _load(self, thread: ThreadId) -> ThreadState:
+    async def _begin(self, thread: ThreadId) -> Part:
         known, read_at = self._damaged.get(thread, (None, 0.0))
         if known is not None and time.monotonic() - read_at < LOOK_AGAIN:
             raise known.again()
         try:
-            state, saved = await state_at_end(self._log, thread, self._know_policy, lambda: self.registry.known)
+            part = await loading.begin(self._log, thread, self._know_policy, self._known)
         except ThreadDamaged as error:
             self._note_damage(thread, error)
             raise
-        if known is not None:
+        if part.whole:
+            self._loaded(part)
+        return part
+
+    async def _end(self, part: Part) -> ThreadState:
+        try:
+            part = await loading.end(self._log, part, self._know_policy, self._known)
+        except ThreadDamaged as error:
+            self._note_damage(part.state.thread, error)
+            raise
+        self._loaded(part)
+        return part.state
+
+    def _known(self) -> Mapping[str, Policy]:
+        return self.registry.known
+
+    def _loaded(self, part: Part) -> None:
+        thread = part.state.thread
+        if thread in self._damaged:
             del self._damaged[thread], self.damages[thread]
         if len(self._saved) > 2 * CACHE:  # most of them threads that were only looked at
             self._saved = {known: seq for known, seq in self._saved.items() if known in self.states}
-        self._saved[thread] = saved
-        self._on_load(state)
-        return state
+        self._saved[thread] = part.saved
+        self._on_load(part.state)
 
     def _note_damage(self, thread: ThreadId, error: ThreadDamaged) -> None:
         if thread not in self._damaged:

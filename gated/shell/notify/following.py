@@ -37,7 +37,7 @@ class Past:
 
     async def look(self, thread: ThreadId) -> ThreadState:
         """The state of a thread at the end of its records."""
-        return (await state_at_end(self._log, thread, self._know, lambda: self._known))[0]
+        return await state_at_end(self._log, thread, self._know, lambda: self._known)
 
     async def _know(self, digest: str) -> None:
         if digest and digest not in self._known:
