@@ -98,7 +98,10 @@ def approve(
     where: Whereabouts,
     note: Note = "",
     args: Annotated[str | None, typer.Option(help="Edit: run with these arguments instead, a JSON object.")] = None,
-    result: Annotated[str | None, typer.Option(help="Answer for the tool: its result, as JSON. It does not run then.")] = None,
+    result: Annotated[
+        str | None,
+        typer.Option(help="Answer for the tool: its result, as JSON. It does not run then. Of several people the last gives it."),
+    ] = None,
     remember: Annotated[
         str, typer.Option(help="`once`, `call` (the same arguments), or a pattern like 'refund(to = \"kim\")'.")
     ] = "once",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from gated.console import forms, shown
@@ -19,7 +20,7 @@ from gated.core import tickets
 from gated.core.policy import Policy
 from gated.core.state import RunState
 from gated.core.tickets import Ticket
-from gated.events import AnswerRule, CallDecided, IntentsReceived, RunId, TicketAnswered, TicketId, TicketOpened
+from gated.events import Answer, AnswerRule, CallDecided, IntentsReceived, RunId, TicketAnswered, TicketId, TicketOpened
 from gated.views import barriers_after
 
 LARGE: Final = 50_000  # bytes of arguments from which they are laid out in a thread
@@ -159,6 +160,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
     laid = [await lay_out(call.args, full=full) for call in opened.calls]
     hidden = sum(item.hidden for item in laid)
     pending = ticket.state == "pending"
+    mine = pending and tickets.may_answer(ticket, visit.me.name, visit.now, case.groups)
     after = barriers_after(case.thread.state, case.run_id, case.policy, opened.calls[0]) if pending and not ticket.atomic else {}
     answered = any(answer.by == visit.me.name for answer in ticket.answers)
     decided = case.decided()
@@ -172,7 +174,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "redacted": sum(len(forms.redacted(call.args)) for call in opened.calls),
         "seen": not hidden or visit.here.has_seen(ticket.id, ticket.args_sha256),
         "pending": pending,
-        "mine": pending and tickets.may_answer(ticket, visit.me.name, visit.now, case.groups),
+        "mine": mine,
         "answered": answered,
         "counts": not answered or any(rule.stages for rule in ticket.rules),  # another yes of the same person
         "decision_id": uuid.uuid4().hex,
@@ -180,6 +182,7 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
         "findings": _findings(case, decided),
         "followed_by": case.followed_by(),
         "may_answer_for": pending and all(rule.may_answer for rule in ticket.rules) and not ticket.atomic,
+        "last": mine and _is_last(visit, case),
         "final": next((d for d in reversed(decided) if d.decision != "suspend"), None),
         "changes": case.changes(),
         "curves": curves(case.thread, case.run_id, after),
@@ -188,6 +191,12 @@ async def _about(visit: Visit, case: Case, *, full: bool) -> dict[str, Any]:
             visit.me, opened.calls[0].tool, case.run.agent, ticket.args_sha256, but=ticket.id
         ),
     }
+
+
+def _is_last(visit: Visit, case: Case) -> bool:
+    """Whether nobody else need answer this ticket after a yes of this person: only then may it hold a result."""
+    yes = Answer(visit.me.name, "approve", "", visit.now)
+    return tickets.satisfied(replace(case.ticket, answers=(*case.ticket.answers, yes)), case.groups)
 
 
 async def lay_out(value: Any, *, full: bool) -> shown.Shown:

@@ -64,7 +64,25 @@ def resolve(turn: Turn, resolution: ResolutionReceived) -> None:
     answer = tickets.answer_of(ticket, resolution, turn.at)
     if resolution.decision == "reject":
         _reject(turn, ticket, answer)
-    elif resolution.args is not None:
+    elif resolution.answers and _waits_on(turn, ticket, answer, resolution):
+        reason = "the call still waits for people after this answer: leave the result out, whoever answers last may give it"
+        turn.refuse("approvals.may_not_answer", reason, ticket=ticket.id)
+    else:
+        _take(turn, ticket, answer, resolution)
+
+
+def _waits_on(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> bool:
+    """Whether others must still answer after this answer: a result in it would be lost, and the tool run. Nothing is applied."""
+    trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
+    _take(trial, ticket, answer, resolution)
+    if ticket.calls[0].call not in trial.run.waiting:
+        return False
+    turn.unscored, turn.unfollowed = trial.unscored, trial.unfollowed
+    return True
+
+
+def _take(turn: Turn, ticket: Ticket, answer: Answer, resolution: ResolutionReceived) -> None:
+    if resolution.args is not None:
         _edit(turn, ticket, answer, resolution)
     else:
         _approve(turn, ticket, answer, resolution)

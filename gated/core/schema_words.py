@@ -245,7 +245,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "timeout": "How long a ticket waits, such as `15m`; then it is denied.",
         "on_timeout": "Silence never approves.",
         "self_approval": "Let the asking agent and its owner approve.",
-        "may_answer": "Let people give the tool's result themselves.",
+        "may_answer": "Let people give the tool's result themselves; of several the last.",
         "escalate": "Ask more people after a time.",
     },
     "EscalateEntry": {"after": "After this time, such as `1h`.", "to": "These may answer too."},

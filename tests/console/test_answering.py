@@ -131,6 +131,21 @@ def test_a_person_answers_for_the_tool_where_the_rule_lets_them(made: World) -> 
         assert "approvals.may_not_answer" in ana.answer(other.path, "result", result='"x"').text
 
 
+def test_of_several_people_the_last_answers_for_the_tool(made: World) -> None:
+    with made.waiting("writer", "wire", {"to": "x"}) as call, made.visitor("ana") as ana, made.visitor("bob") as bob:
+        page = ana.get(call.path).text
+        assert "whoever is the last of them may give the tool" in page
+        assert 'name="result"' not in page
+        said = ana.answer(call.path, "result", result='"by hand"').text
+        assert "Your answer was not taken (approvals.may_not_answer)" in said
+        assert "whoever answers last may give it" in said
+        assert "Others must still answer." in ana.answer(call.path, "approve").text
+        assert 'name="result"' not in ana.get(call.path).text
+        assert 'name="result"' in bob.get(call.path).text
+        bob.answer(call.path, "result", result='"by hand"')
+        assert (call.verdict().execute, call.verdict().result) == (False, "by hand")
+
+
 def test_an_edit_that_others_must_confirm_leads_to_the_ticket_that_they_see(made: World) -> None:
     with made.waiting("writer", "wire", {"to": "x"}) as call, made.visitor("ana") as ana, made.visitor("bob") as bob:
         assert "no schema for this tool" in ana.get(f"{call.path}/edit").text

@@ -80,7 +80,7 @@ approvals:
     - {on: quick, approvers: [group:leads], timeout: 60s}
     - {on: ask_human, approvers: [group:leads], may_answer: true}
     - {on: deploy, approvers: [user:eve], timeout: 15m}
-    - {on: wire, approvers: [group:leads], quorum: 2, timeout: 15m}
+    - {on: wire, approvers: [group:leads], quorum: 2, timeout: 15m, may_answer: true}
 groups: {leads: [ana, bob]}
 """
 

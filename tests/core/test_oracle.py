@@ -15,7 +15,7 @@ from hypothesis import given
 from core.gate_of_core import CoreGate
 from oracle import Gate
 from oracle.comparison import answers, comparable_state, shrunk
-from oracle.strategies import histories, policies, rebinding, thrown
+from oracle.strategies import asking, histories, policies, rebinding, thrown
 
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 BLOCKS = range(100 if DEEP else 4)
@@ -64,6 +64,15 @@ def test_the_core_decides_as_the_oracle_does_where_policies_change_under_running
     """A reload binds new runs, `policy bind --now` this one: what was recorded before stays as it was recorded."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         policy, operations = rebinding(seed)
+        if first_difference(policy, operations) is not None:
+            smallest = shrunk(policy, operations, differs)
+            pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_core_takes_answers_as_the_oracle_does(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        policy, operations = asking(seed)
         if first_difference(policy, operations) is not None:
             smallest = shrunk(policy, operations, differs)
             pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,7 +52,19 @@ def refusal(thread: Thread, run: Run, ticket: Ticket | None, answer: Answer, at:
     if answer.result is not None and not all(rule.get("may_answer", False) for rule in ticket.requirements):
         return "approvals.may_not_answer"
     fits = tickets.wish_fits(answer.remember, run.calls[first]) and (answer.args is None or answer.remember == "once")
-    return None if fits else "approvals.remember"
+    if not fits:
+        return "approvals.remember"
+    return "approvals.may_not_answer" if _result_too_soon(thread, ticket, answer, at) else None
+
+
+def _result_too_soon(thread: Thread, ticket: Ticket, answer: Answer, at: int) -> bool:
+    """ambiguous: a result in an answer that others must follow. The last answer gives it; till then nobody may."""
+    if answer.result is None or answer.decision == "reject":
+        return False
+    trial = copy.deepcopy(thread)
+    position = next(position for position, one in enumerate(thread.tickets) if one is ticket)
+    trial, _, _ = take(trial, trial.tickets[position], answer, at)
+    return any(t.state == "pending" and (t.run, t.calls) == (ticket.run, ticket.calls) for t in trial.tickets)
 
 
 def take(thread: Thread, ticket: Ticket, answer: Answer, at: int) -> tuple[Thread, dict[str, Any], list[Verdict]]:

@@ -63,10 +63,11 @@ def _budgets(question: Question) -> list[Finding]:
     return findings
 
 
-def _over(budget: dict[str, Any], code: str, holder: Run, reason: str) -> Finding:
-    """`over: ask` asks instead."""
+def _over(question: Question, budget: dict[str, Any], code: str, holder: Run, reason: str) -> Finding:
+    """`over: ask` asks instead. What is remembered for a thread is so for every run's own budget."""
     outcome = "ask" if budget.get("over", "deny") == "ask" else "deny"
-    return Finding(STAGE, outcome, f"privilege.{code}", reason, source=(STAGE, code, holder.id))
+    above = None if holder.id == question.run.id else holder.id
+    return Finding(STAGE, outcome, f"privilege.{code}", reason, source=(STAGE, code, above))
 
 
 def _call_cost(question: Question) -> list[Finding]:
@@ -78,7 +79,7 @@ def _call_cost(question: Question) -> list[Finding]:
     said += [] if floor is None else [floor]
     if "max_cost_usd" not in budget or not said or max(said) <= microusd(budget["max_cost_usd"]):
         return []
-    return [_over(budget, "call_cost", run, f"{max(said)} microusd is over the limit of one call")]
+    return [_over(question, budget, "call_cost", run, f"{max(said)} microusd is over the limit of one call")]
 
 
 def _totals(question: Question, holder: Run) -> list[Finding]:
@@ -88,11 +89,11 @@ def _totals(question: Question, holder: Run) -> list[Finding]:
     findings = []
     total = tally.cost(thread, runs) + tally.reservation(run, call.tool, call.cost_usd)
     if "max_total_cost_usd" in budget and total > microusd(budget["max_total_cost_usd"]):
-        findings.append(_over(budget, "total_cost", holder, f"{total} microusd is over the budget"))
+        findings.append(_over(question, budget, "total_cost", holder, f"{total} microusd is over the budget"))
     if "max_calls" in budget and tally.calls(thread, runs) + 1 > budget["max_calls"]:
-        findings.append(_over(budget, "calls", holder, f"{budget['max_calls']} calls were admitted"))
+        findings.append(_over(question, budget, "calls", holder, f"{budget['max_calls']} calls were admitted"))
     if "max_tokens" in budget and tally.tokens(thread, runs) > budget["max_tokens"]:
-        findings.append(_over(budget, "tokens", holder, f"over {budget['max_tokens']} tokens"))
+        findings.append(_over(question, budget, "tokens", holder, f"over {budget['max_tokens']} tokens"))
     return [*findings, *_time(question, holder)]
 
 
@@ -104,4 +105,4 @@ def _time(question: Question, holder: Run) -> list[Finding]:
     limit = budget.get("max_execution_time_seconds")
     if limit is None or question.at - since <= exact(limit) * 1_000_000:
         return []
-    return [_over(budget, "time", holder, f"over {limit} seconds")]
+    return [_over(question, budget, "time", holder, f"over {limit} seconds")]

@@ -32,6 +32,7 @@ STAGES = {
 OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", "expressions", "breaker")
 SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time", "rebinding")
 GROUPS = {"leads": ["ana", "bob", "a"], "finance": ["cy", "dee"]}
+WAITING = (["*"], ["*"], ["pay", "Write"], ["Read", 'pay(f = "x")'])
 LENGTH = 30
 
 
@@ -193,6 +194,17 @@ def rebinding(seed: int, *, without: frozenset[str] = frozenset(), length: int =
     flags = frozenset((*STAGES.values(), *OTHERS)) - without
     pair = [_policy(pick, flags), _policy(pick, flags)]
     return pair[0], with_policies(_history(pick, (frozenset(SAID) - without), length), pair)
+
+
+def asking(seed: int, *, length: int = LENGTH) -> tuple[Doc, list[Doc]]:
+    """A policy that asks about most calls, with few other reasons to deny, and a history that is mostly people's answers."""
+    pick = Dice(seed).pick
+    policy = _policy(pick, frozenset(("privilege", "machines", "contracts", "dcbf", "approvals", "schemas", "expressions")))
+    for agent in policy["agents"].values():
+        agent |= {"checks": ["privilege", "order", "contracts", "dcbf"], "approval_required": pick(WAITING)}
+    default = policy["approvals"].setdefault("default", {"approvers": ["group:leads", "group:finance"]})
+    default["may_answer"] = pick([True, True, False])
+    return policy, _history(pick, frozenset(("approvals", "time", "atomic", "asking")), length)
 
 
 def with_policies(operations: list[Doc], pair: list[Doc]) -> list[Doc]:
