@@ -52,6 +52,7 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
     for beat in found["workers"]:
         ages = [leases[p] for p in beat["owns"] if leases.get(p) is not None]
         lag = sum(one["lag"] for one in found["partitions"] if one["owner"] == beat["worker"])
+        failed = beat.get("reload_failed")  # workers of before do not say
         age = _span(min(ages), max(ages)) if ages else "-"
         rows.append(
             (
@@ -62,7 +63,7 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
                 age,
                 beat["records"],
                 f"{beat['host']} {beat['pid']}",
-                beat["why"],
+                beat["why"] or (f"policy.reload_failed: {failed}" if failed else ""),
             )
         )
     table(("worker", "state", "partitions", "lag", "lease age", "records", "host, process", "trouble"), rows)

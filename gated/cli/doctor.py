@@ -27,9 +27,11 @@ def doctor(
         say(f"[{'green' if health['ok'] else 'red'}]{'ok' if health['ok'] else 'not ok'}[/]  policy {health['policy'][:12]}")
         say(f"{some(health['records'], 'record')}, {some(health['verdicts'], 'verdict')} since the start")
         say(f"{some(health['waiting'], 'input')} waiting, {some(health['threads'], 'thread')} in memory")
-        for key in ("why", "reload_failed"):
-            if health[key]:
-                say(f"[red]{escape(str(health[key]))}[/]")
+        if health["why"]:
+            say(f"[red]{escape(health['why'])}[/]")
+        if health["reload_failed"]:
+            say(f"[red]policy.reload_failed[/]: {escape(health['reload_failed'])}")
+            say(f"[red]the policy file is broken[/]: until it is mended runs begin under the one before, {health['policy'][:12]}")
         for why in health.get("damaged", {}).values():
             say(f"[red]{escape(why)}[/]: nothing is decided on it; `gated verify` says where the log is damaged")
         if not health["agents"]:

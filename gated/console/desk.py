@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from gated.console import drawings, shown
 from gated.console.board import Board
+from gated.console.gate_health import GateHealth
 from gated.console.hub import Hub
 from gated.console.line import Lines
 from gated.console.past import Past
@@ -49,6 +50,7 @@ class Desk:
         self.policies = Policies(lines)
         self.threads = Threads(lines, self.policies)
         self.board = Board(lines, self.policies, self.hub.ticket)
+        self.gate = GateHealth(lines)
         self.past = Past(lines, self.policies, self.hub.run, self.hub.busy)
         self.pages = _environment()
         self.oidc: Oidc | None = None
@@ -132,6 +134,7 @@ class Visit:
             theme=theme if theme in ("light", "dark") else "",
             open_tickets=len(self.desk.board.visible(self.person)) if self.person is not None else 0,
             trouble=self.desk.board.trouble if self.person is not None else "",
+            gate=self.desk.gate if self.person is not None else None,
             now=self.now,
             **values,
         )

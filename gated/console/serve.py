@@ -100,6 +100,7 @@ async def running(serving: Serving) -> AsyncIterator[Desk]:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(desk.board.run)
                 tasks.start_soon(desk.past.run)
+                tasks.start_soon(desk.gate.run)
                 tasks.start_soon(_close_idle_lines, desk)
                 server = _server(desk, own)
                 ended = anyio.Event()

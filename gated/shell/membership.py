@@ -25,7 +25,7 @@ WorkerState = Literal["working", "draining", "leaving"]
 
 
 class Beat(Struct, frozen=True):
-    """A worker's sign of life. `owns` are the partitions that it writes."""
+    """A worker's sign of life. `owns` are the partitions that it writes; `reload_failed`: why its policy file was not taken."""
 
     worker: str
     state: WorkerState
@@ -34,6 +34,7 @@ class Beat(Struct, frozen=True):
     owns: tuple[int, ...] = ()
     records: int = 0
     why: str = ""
+    reload_failed: str = ""
 
 
 def new_name() -> str:

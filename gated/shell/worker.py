@@ -74,6 +74,7 @@ class Worker:
         self.writer = JetStreamLog(place.api, place.names, place.shape, place.worker)
         self.telemetry = self.view.telemetry  # one for all partitions that are here
         self._policy = policy
+        self.reload_failed = ""  # why the policy file was not taken, here
         self._shares: set[int] = set()
         self._reckoned: frozenset[str] | None = None  # the workers that the shares were worked out for
         self._changed = anyio.Event()
@@ -96,7 +97,7 @@ class Worker:
             records=sum(runs.health.records for runs in here),
             damaged_threads=sum(len(runs.health.damaged) for runs in here),
             log_unavailable=any(runs.health.why for runs in here),
-            reload_failed=bool(self.view.health.reload_failed),
+            reload_failed=bool(self.reload_failed),
         )
 
     # --- what partitions ask -----------------------------------------------------------------------------------------
@@ -157,6 +158,7 @@ class Worker:
             tuple(self.owned),
             self.view.health.records,
             self.view.health.why,
+            self.reload_failed,
         )
         try:
             await self.place.client.publish(self.subject("beat", self.place.worker), msgspec.json.encode(told))
@@ -182,6 +184,8 @@ class Worker:
         health.threads = sum(h.threads for h in each)
         health.damaged = {**self.view.threads.damages, **{thread: why for h in each for thread, why in h.damaged.items()}}
         health.why = next((h.why for h in each if h.why), "")
+        others = [b for b in self.members.living() if b.reload_failed and b.worker != self.place.worker]
+        health.reload_failed = self.reload_failed or next((f"worker {b.worker}: {b.reload_failed}" for b in others), "")
 
     async def leave(self, state: WorkerState) -> None:
         """Hand every partition over, and take none (`working` takes its share again)."""
@@ -203,9 +207,9 @@ class Worker:
             await self.put_policy(policy)
         except GatedError as error:
             log.error("policy.reload_failed", error=str(error), kept=self._policy.digest)
-            self.view.health.reload_failed = str(error)
+            self.reload_failed = self.view.health.reload_failed = str(error)
             return False
-        self.view.health.reload_failed = ""
+        self.reload_failed = self.view.health.reload_failed = ""
         if policy.digest == self._policy.digest:
             return False
         self._policy = policy

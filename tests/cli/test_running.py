@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from anyio import to_thread
@@ -62,6 +63,16 @@ async def test_a_bus_without_a_gate_is_one_that_cannot_be_asked(tmp_path: Path) 
         assert (status, "the gate does not answer `health`" in said) == (2, True)
     async with gate(tmp_path):
         assert (await gated(tmp_path, "doctor"))[0] == 0
+
+
+async def test_a_doctor_says_loudly_that_the_policy_file_is_broken(tmp_path: Path) -> None:
+    async with gate(tmp_path, POLICY) as live:
+        write_policy(tmp_path, POLICY.replace("version: 1", "version: 1\nmachines: [{nam: x}]"))
+        assert await live.daemon.reload() is False
+        status, said = await gated(tmp_path, "doctor")
+        assert status == 0, "it decides, under the policy before"
+        assert re.search(r"policy\.reload_failed: .*policy\.yaml:\d+: .*nam", said), said
+        assert f"runs begin under the one before, {live.daemon.runs.registry.current.digest[:12]}" in said
 
 
 async def test_an_operator_ends_a_run(tmp_path: Path) -> None:

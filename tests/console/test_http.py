@@ -213,3 +213,21 @@ def test_what_is_not_yours_does_not_come_as_an_event(made: World) -> None:
 def test_the_owner_of_an_agent_neither_sees_nor_answers_its_tickets(made: World) -> None:
     with made.waiting("payer", "refund", {"customer": "c", "amount": 3}) as call, made.visitor("cy") as cy:
         assert cy.get(call.path).status_code == 404
+
+
+def test_a_broken_policy_file_and_damaged_threads_are_said_on_every_page(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    health = made._live.daemon.runs.health
+    monkeypatch.setattr(health, "reload_failed", "policy.yaml:9: `<b>` is no key")
+    monkeypatch.setattr(health, "damaged", {f"t{number}": f"thread `t{number}` is damaged" for number in range(7)})
+    made.portal.call(made.desk.gate.look)
+    with made.visitor("ana") as ana, made.visitor("audrey") as audrey, made.visitor() as nobody:
+        for page in (ana.get("/").text, ana.get("/runs").text, audrey.get("/").text):
+            assert "The policy file is broken.</strong> policy.yaml:9: `&lt;b&gt;` is no key." in page
+        assert "thread `t0` is damaged" in audrey.get("/").text
+        assert "and 2 more threads" in audrey.get("/").text
+        assert "thread `t0`" not in ana.get("/").text
+        assert "broken" not in nobody.get("/login").text
+    monkeypatch.undo()
+    made.portal.call(made.desk.gate.look)
+    with made.visitor("ana") as ana:
+        assert "broken" not in ana.get("/").text

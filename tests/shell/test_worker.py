@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.log.jsonl import open_export
 from gated.shell.policies import load_stored, read_policy
 from gated.shell.worker import Worker, worker
-from patience import PATIENCE, blocking_until
+from patience import PATIENCE, blocking_until, until
 from shell.live import POLICY, Bus, Ears, agent, ears, intents, server, tell, write_policy
 
 
@@ -110,6 +111,24 @@ async def test_a_second_worker_takes_its_share_and_hands_it_back_when_it_stops(t
     assert {call: [d.decision for d in each] for call, each in made.items()} == {
         f"{t}-{c}": ["allow"] for t in THREADS for c in "abc"
     }
+
+
+async def test_every_worker_tells_that_the_policy_file_of_one_is_broken(tmp_path: Path) -> None:
+    good, broken = write_policy(tmp_path / "w1").parent, write_policy(tmp_path / "w2").parent
+    async with server(tmp_path) as (_, bus), bus.user("operator", "local") as operator, working(bus, good, "w1") as one:
+        shutil.copytree(good / "keys", broken / "keys")
+        async with working(bus, broken, "w2") as two:
+            await settled(one, two)
+            write_policy(broken, "version: 1\nagent: {}\n")
+            assert await two.reload() is False
+            await until(lambda: "policy.yaml:2:" in one.view.health.reload_failed)
+            assert one.view.health.reload_failed.startswith("worker w2: ")
+            assert (one.gauges().reload_failed, two.gauges().reload_failed) == (False, True)
+            told = json.loads((await operator.request("gated.api.cluster.status", b"", timeout=PATIENCE)).data)
+            assert ["policy.yaml:2:" in worker["reload_failed"] for worker in told["workers"]] == [False, True]
+            write_policy(broken)
+            await two.reload()
+            await until(lambda: not one.view.health.reload_failed)
 
 
 async def test_a_hand_over_waits_for_no_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,43 @@
+"""What the gate says of itself that whoever decides should know: a broken policy file, threads that nothing is decided on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+from msgspec import Struct
+
+from gated.console.line import Lines, NoAnswer
+
+LOOK: Final = 15.0  # seconds between two looks
+SHOWN: Final = 5  # damaged threads that are named
+
+
+class _Health(Struct):
+    policy: str = ""
+    reload_failed: str = ""
+    damaged: dict[str, str] = {}
+
+
+class GateHealth:
+    """`broken` is why the policy file was not taken, `damaged` what is wrong with threads; that a gate is away the board says."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.broken, self.policy = "", ""
+        self.damaged: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await anyio.sleep(LOOK)
+
+    async def look(self) -> None:
+        try:
+            told = await self._lines.ask("health", _Health)
+        except NoAnswer:
+            return  # what was known is shown on
+        more = len(told.damaged) - SHOWN
+        self.broken, self.policy = told.reload_failed, told.policy
+        self.damaged = (*list(told.damaged.values())[:SHOWN], *((f"and {more} more threads",) if more > 0 else ()))
