@@ -20,7 +20,17 @@ ID_WORDS: Final = "1 to 128 of the characters A-Z a-z 0-9 _ -"
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 TOOL_PATTERN: Final = f"^{TOOL.pattern}{END}"
 
+MOST_TOKENS: Final = 2**53  # of one outcome
+
 _FIELDS: Final = frozenset({"id", "tool", "args", "parent", "cost_usd"})
+
+
+class Unreadable(ValueError):
+    """A message that is not of the contract. `code` is an ingress code."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
 
 
 def is_id(value: object) -> bool:
@@ -58,6 +68,14 @@ def _fields(data: Mapping[str, Any], call: CallId, position: int) -> Wanted:
         except ValueError as error:
             return _refused(call, "cost", f"{where}.cost_usd: {error}")
     return Wanted(call, tool, args, parent, microusd)
+
+
+def settled_cost(value: object) -> int | None:
+    """What an outcome says that its call cost, in micro-dollars. Raises `Unreadable`."""
+    try:
+        return None if value is None else _cost(value)
+    except ValueError as error:
+        raise Unreadable("ingress.cost", f"cost_usd: {error}") from error
 
 
 def _cost(value: object) -> int:

@@ -11,6 +11,8 @@ from gated.events import IntentsReceived, MessageRefused, OutcomeReported, RunId
 from gated.wire import MSGPACK, Origin, parse_in_subject, read
 
 AGENT = Origin(ThreadId("t"), RunId("r"), Sender("agent", "a"))
+BOB = Origin(ThreadId("t"), RunId("r"), Sender("approver", "bob"))
+OPERATOR = Origin(ThreadId("t"), RunId("r"), Sender("operator", "local"))
 INTENT = {"type": "intents", "calls": [{"id": "c1", "tool": "Read", "args": {"n": 1}}]}
 
 
@@ -147,6 +149,27 @@ def test_costs_are_amounts_of_money(cost: str) -> None:
     said = read(AGENT, b'{"type":"intents","calls":[{"id":"a","tool":"T","args":{},"cost_usd":%s}]}' % cost.encode())
     refused = said.calls[0].refused if isinstance(said, IntentsReceived) else getattr(said, "code", None)
     assert refused in ("ingress.cost", "ingress.args")
+
+
+@pytest.mark.parametrize("cost", ["-1", "-0.5", "1e300", "1000000000001", '"2"', "true", "[]"])
+def test_costs_of_outcomes_are_amounts_of_money(cost: str) -> None:
+    said = read(AGENT, b'{"type":"outcome","call":"a","status":"success","cost_usd":%s}' % cost.encode())
+    assert isinstance(said, MessageRefused)
+    assert said.code == "ingress.cost"
+
+
+@pytest.mark.parametrize(
+    ("sender", "message", "reason"),
+    [
+        (BOB, {"type": "resolution", "ticket": "é", "decision": "approve", "decision_id": "d", "args_sha256": ""}, "a ticket is"),
+        (OPERATOR, {"type": "policy.bind", "policy": "00"}, "a digest is 64 of"),
+        (AGENT, {"type": "recall", "call": "a b"}, "an id is 1 to 128 of"),
+    ],
+)
+def test_what_misses_a_pattern_is_told_in_words(sender: Origin, message: dict[str, str], reason: str) -> None:
+    said = read(sender, msgspec.json.encode(message))
+    assert isinstance(said, MessageRefused)
+    assert said.reason.startswith(reason)
 
 
 def test_a_runner_reports_outcomes_and_nothing_else() -> None:

@@ -7,6 +7,7 @@ only here. Identity is the subject's, never the payload's. Money is US dollars o
 from __future__ import annotations
 
 from gated.events import Remaining
+from gated.ingress import Unreadable
 from gated.wire.inbound import (
     MAX_PAYLOAD,
     MOST_QUESTIONS,
@@ -27,7 +28,6 @@ from gated.wire.inbound import (
     RunFinish,
     RunKill,
     RunStart,
-    Unreadable,
     WantedCall,
     read,
     to_observation,

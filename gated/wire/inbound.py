@@ -31,12 +31,19 @@ from gated.events import (
     Status,
     TicketId,
 )
-from gated.units import parse_usd
+from gated.ingress import Unreadable
 from gated.wire.subjects import Origin
 
 MAX_PAYLOAD: Final = 1_048_576
 MOST_QUESTIONS: Final = 100  # calls that one `can_i` asks about
 MSGPACK: Final = "application/msgpack"
+_DIGEST: Final = "^[0-9a-f]{64}" + ingress.END
+_TICKET: Final = "^[A-Za-z0-9_.-]{1,160}" + ingress.END
+_WORDS: Final = {  # what a text that misses a pattern is told, in the place of the pattern
+    ingress.ID_PATTERN: ("ingress.id", f"an id is {ingress.ID_WORDS}"),
+    _DIGEST: ("ingress.shape", "a digest is 64 of the characters 0-9 a-f"),
+    _TICKET: ("ingress.shape", "a ticket is 1 to 160 of the characters A-Z a-z 0-9 _ . -"),
+}
 MessageId = Annotated[str, Meta(pattern=ingress.ID_PATTERN)]
 
 
@@ -76,7 +83,7 @@ class Outcome(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     content: Any = None
     facts: dict[str, Any] = {}
     cost_usd: Annotated[float, Meta(ge=0)] | Annotated[int, Meta(ge=0)] | None = None
-    tokens: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    tokens: Annotated[int, Meta(ge=0, le=ingress.MOST_TOKENS)] = 0
 
 
 class Recall(Struct, frozen=True, forbid_unknown_fields=True, tag="recall", kw_only=True):
@@ -109,7 +116,7 @@ class RunKill(Struct, frozen=True, forbid_unknown_fields=True, tag="run.kill", k
 class PolicyBind(Struct, frozen=True, forbid_unknown_fields=True, tag="policy.bind", kw_only=True):
     """An operator binds the run to a policy that the daemon has, by digest."""
 
-    policy: Annotated[str, Meta(pattern="^[0-9a-f]{64}" + ingress.END)]
+    policy: Annotated[str, Meta(pattern=_DIGEST)]
 
 
 class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"scope": "for"}, kw_only=True):
@@ -120,7 +127,7 @@ class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"
 class Resolution(Struct, frozen=True, forbid_unknown_fields=True, tag="resolution", kw_only=True):
     """A person's answer to a ticket. `args_sha256` says what the person saw."""
 
-    ticket: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,160}" + ingress.END)]
+    ticket: Annotated[str, Meta(pattern=_TICKET)]
     decision: Literal["approve", "reject"]
     decision_id: MessageId
     args_sha256: str
@@ -157,14 +164,6 @@ SENDERS: Final[dict[str, tuple[type[Struct], ...]]] = {
 }
 
 
-class Unreadable(ValueError):
-    """A message that is not of the contract. `code` is an ingress code."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
-
-
 def read(
     origin: Origin,
     data: bytes,
@@ -198,10 +197,11 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
 def _unfit(said: str) -> Unreadable:
     """msgspec's words of a message that is JSON but none of the contract's, with the place as we write it."""
     what, _, place = said.partition(" - at ")
-    code = "ingress.shape"
-    if what.endswith(f"matching regex {ingress.ID_PATTERN!r}"):
-        code, what = "ingress.id", f"an id is {ingress.ID_WORDS}"
+    pattern = next((pattern for pattern in _WORDS if what.endswith(f"matching regex {pattern!r}")), None)
+    code, what = ("ingress.shape", what) if pattern is None else _WORDS[pattern]
     where = place.strip("`").removeprefix("$").removeprefix(".")
+    if where == "cost_usd":
+        code = "ingress.cost"
     return Unreadable(code, what[:1].lower() + what[1:] + (f", at `{where}`" if where else ""))
 
 
@@ -228,7 +228,7 @@ def to_observation(origin: Origin, message: Inbound, message_id: str | None = No
             calls = tuple([ingress.wanted_from(call, i) for i, call in enumerate(message.calls)])
             return IntentsReceived(by, calls, message.mode, message.nesting)
         case Outcome():
-            cost = None if message.cost_usd is None else _usd(message.cost_usd)
+            cost = ingress.settled_cost(message.cost_usd)
             return OutcomeReported(by, CallId(message.call), message.status, message.content, message.facts, cost, message.tokens)
         case Recall():
             return RecallRequested(by, CallId(message.call))
@@ -286,13 +286,6 @@ def _resolution(by: Sender, message: Resolution) -> ResolutionReceived:
         named=message.by,
         tool=message.tool,
     )
-
-
-def _usd(value: float | int) -> int:
-    try:
-        return parse_usd(value)
-    except ValueError as error:
-        raise Unreadable("ingress.cost", f"cost_usd: {error}") from error
 
 
 def _tag(message: Struct) -> str:

@@ -43,7 +43,7 @@ class OutcomeEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     status: Status
     content: Any = None
     facts: dict[str, Any] = {}
-    cost_usd: float | int | None = None
+    cost_usd: Any = None
     tokens: int = 0
     by: str | None = None
     scores: Scores = {}

@@ -125,9 +125,15 @@ class _Play:
 
     def _named_step(self, step: StepEntry, path: tuple[str | int, ...]) -> StepEntry:
         try:
-            step.action  # noqa: B018
+            several = step.action in ("batch", "advance", "concurrent")
+            if step.expect is not UNSET:
+                expect.check(step.expect, several=several)
         except ValueError as error:
-            raise self._error(("steps", *path), str(error)) from error
+            raise self._error(("steps", *path), f"step {_numbered(path)}: {error}") from error
+        if step.interleavings < 1:
+            raise self._error(
+                ("steps", *path), f"step {_numbered(path)}: `interleavings` is 1 or more, not `{step.interleavings}`"
+            )
         if step.intent is not None:
             return replace(step, intent=replace(step.intent, id=self._name(step.intent.id, path)))
         if step.batch is not None:
@@ -147,8 +153,9 @@ class _Play:
         made = f"c{self._count}"
         if given is None and made in self._ids:
             raise self._error(("steps", *path), f"the call gets the id `{made}`, which another call has been given")
-        self._ids.add(given or made)
-        return given or made
+        name = made if given is None else given
+        self._ids.add(name)
+        return name
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -156,8 +163,6 @@ class _Play:
         try:
             answers, single = self._play(step, label)
             self._judge(step, label, answers, single)
-        except expect.BadExpectation as error:
-            raise self._error((), f"step {label}: {error}") from error
         except ValueError as error:
             if isinstance(error, DocumentError | expect.Difference):
                 raise
@@ -249,7 +254,7 @@ class _Play:
         views = expect.views(self.world, answers)
         if step.expect is UNSET:
             refused = [view for view in views if view.get("refused")]
-            if refused and step.action not in ("run", "switch"):
+            if refused and step.action != "switch":
                 self.failures.append(Failure(_number(label), "refused", None, f"{refused[0]['refused']}: {refused[0]['reason']}"))
         elif single and isinstance(step.expect, dict):
             self._differs(label, views, lambda: expect.compare(step.expect, expect.summary(self.world, answers)))
@@ -282,6 +287,11 @@ class _Play:
 
 def _number(label: str) -> int | str:
     return int(label) if label.isdecimal() else label
+
+
+def _numbered(path: tuple[str | int, ...]) -> str:
+    """The number of a step in the file, as a failure says it."""
+    return ".".join(str(part + 1) for part in path if isinstance(part, int))
 
 
 def _last(views: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from gated.events import (
     AgentId,
     ForgetRequested,
     IntentsReceived,
+    MessageRefused,
     OutcomeReported,
     Remember,
     ResolutionReceived,
@@ -24,7 +26,6 @@ from gated.events import (
     ThreadId,
     Wanted,
 )
-from gated.units import parse_usd
 
 Answers = list[Any]
 
@@ -76,18 +77,33 @@ def run(world: World, entry: RunEntry, name: str) -> tuple[Answers, Answers]:
 
 
 def outcome(world: World, entry: OutcomeEntry) -> Answers:
+    """The answers to an outcome; to one that the wire would not read, its refusal."""
+    by = _sender(world, entry.by)
+    try:
+        cost = _settled_cost(entry)
+    except ingress.Unreadable as error:
+        text = canonical.encode(error.reason)
+        return world.observe(MessageRefused(by, error.code, error.reason, hashlib.sha256(text).hexdigest(), len(text)))
     return world.observe(
         OutcomeReported(
-            by=_sender(world, entry.by),
+            by=by,
             call=call_id(entry.call),
             status=entry.status,
             content=entry.content,
             facts=entry.facts,
-            cost_microusd=None if entry.cost_usd is None else parse_usd(entry.cost_usd),
+            cost_microusd=cost,
             tokens=entry.tokens,
             reading=scoring.reading(world, call_id(entry.call), entry),
         )
     )
+
+
+def _settled_cost(entry: OutcomeEntry) -> int | None:
+    if not ingress.is_id(entry.call):
+        raise ingress.Unreadable("ingress.id", f"an id is {ingress.ID_WORDS}, at `call`")
+    if not 0 <= entry.tokens <= ingress.MOST_TOKENS:
+        raise ingress.Unreadable("ingress.shape", f"from 0 to {ingress.MOST_TOKENS} tokens are taken, at `tokens`")
+    return ingress.settled_cost(entry.cost_usd)
 
 
 def _sender(world: World, by: str | None) -> Sender:

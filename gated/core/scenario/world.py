@@ -172,9 +172,10 @@ class World:
         run = self.run_state
         mine = [] if run is None else [t for t in run.tickets.values() if any(c.call == call for c in t.calls)]
         mine.sort(key=lambda ticket: (ticket.opened_at, len(ticket.id), ticket.id))
-        if not mine or (number and not 1 <= int(number) <= len(mine)):
+        numbered = {str(place): ticket for place, ticket in enumerate(mine, 1)}
+        ticket = numbered.get(number or str(len(mine)))
+        if ticket is None:
             return TicketId(name), ""
-        ticket = mine[int(number) - 1 if number else -1]
         return ticket.id, ticket.args_sha256
 
 

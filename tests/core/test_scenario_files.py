@@ -1,0 +1,101 @@
+"""What is wrong with a scenario file is an error of the file, wherever it stands; what the wire refuses is refused here too."""
+
+import pytest
+
+from gated.core.scenario import Result, run_document
+from gated.documents import DocumentError, parse_document
+
+HEAD = """policy: {version: 1, agents: {a: {allowed_tools: ["*"], data_scope: any, approval_required: [refund]}},
+         approvals: {default: {approvers: [user:bob]}}}
+scenarios:
+  - name: one
+    steps:
+      - {intent: {id: c1, tool: T}}
+"""
+
+
+def results(*steps: str, head: str = HEAD) -> list[Result]:
+    text = head + "".join(f"      - {step}\n" for step in steps)
+    return list(run_document(parse_document(text, file="s.yaml"), lambda name: parse_document("", file=name)))
+
+
+def failures(*steps: str, head: str = HEAD) -> list[tuple[int | str, str, object]]:
+    (result,) = results(*steps, head=head)
+    return [(failure.step, failure.key, failure.got) for failure in result.failures]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("{intent: {tool: T}, expect: [x]}", "what is expected of one verdict is a mapping, not `x`"),
+        ("{intent: {tool: T}, expect: [null]}", "what is expected of one verdict is a mapping, not `None`"),
+        ("{intent: {tool: T}, expect: null}", "`expect` is a mapping or a list of mappings, not `None`"),
+        ("{intent: {tool: T}, expect: {count: 1}}", "unknown key `count`"),
+        ("{intent: {tool: T}, expect: {decision: deny, zzz: 1}}", "unknown key `zzz`"),  # also behind what differs
+        ("{batch: [{tool: T}], expect: {any_order: true, items: 5}}", "`items` is a list, not `5`"),
+        ("{batch: [{tool: T}], expect: {any_order: true, items: [5]}}", "what is expected of one verdict is a mapping, not `5`"),
+        ("{batch: [{tool: T}], expect: {any_order: true, items: [{zzz: 1}]}}", "unknown key `zzz`"),
+        ("{batch: [{tool: T}], expect: {any_order: perhaps, items: []}}", "`any_order` is true or false, not `perhaps`"),
+        ("{batch: [{tool: T}], expect: {any_order: true}}", "`items` is a list"),
+        ("{batch: [{tool: T}], expect: {count: one}}", "`count` is a whole number, not `one`"),
+        ("{batch: [{tool: T}], expect: {decision: allow}}", "unknown key `decision`"),
+        ("{concurrent: [[{intent: {tool: T}, expect: {zzz: 1}}]]}", "unknown key `zzz`"),
+        ("{concurrent: [[{intent: {tool: T}}]], interleavings: 0}", "`interleavings` is 1 or more, not `0`"),
+        ("{}", "a step has one of"),
+    ],
+)
+def test_an_expectation_of_a_wrong_form_is_an_error_of_the_file(step: str, message: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        results(step)
+    assert message in caught.value.message
+    assert caught.value.message.startswith("step 2")
+    assert caught.value.line == 7
+
+
+def test_items_in_order_where_any_order_is_not_asked_for() -> None:
+    batch = "{batch: [{tool: T}, {tool: U}], expect: {any_order: %s, items: [{call: c3}, {call: c2}]}}"
+    assert failures(batch % "true") == []
+    assert failures(batch % "false") == [(2, "call", "c2")]
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        ("{outcome: {call: c1, status: success, cost_usd: -0.01}", "ingress.cost"),
+        ("{outcome: {call: c1, status: success, cost_usd: '1'}", "ingress.cost"),
+        ("{outcome: {call: c1, status: success, cost_usd: true}", "ingress.cost"),
+        ("{outcome: {call: c1, status: success, tokens: -1}", "ingress.shape"),
+        ("{outcome: {call: c1, status: success, tokens: 9007199254740993}", "ingress.shape"),
+        ("{outcome: {call: 'a b', status: success}", "ingress.id"),
+        ("{intent: {id: '', tool: T}", "ingress.id"),
+        ("{batch: [{id: '', tool: T}]", "ingress.id"),
+    ],
+)
+def test_what_the_wire_refuses_is_refused(step: str, code: str) -> None:
+    expected = "[{refused: %s}]" if step.startswith("{batch") else "{refused: %s}"
+    assert failures(f"{step}, expect: {expected % code}}}") == []
+    ((number, key, got),) = failures(f"{step}}}")
+    assert (number, key) == (2, "refused")
+    assert str(got).startswith(code)
+
+
+def test_a_run_step_whose_outcome_is_refused_fails() -> None:
+    head = HEAD.replace("data_scope: any", 'data_scope: any, outcomes_from: "runner:box"')
+    ((step, key, got),) = failures("{run: {tool: T}}", head=head)
+    assert (step, key) == (2, "refused")
+    assert str(got).startswith("lifecycle.not_outcome_source")
+
+
+def test_a_verdict_with_a_ticket_says_its_state() -> None:
+    asked = "{intent: {id: r, tool: refund}, expect: {decision: suspend, ticket: pending}}"
+    assert failures(asked, "{advance: 16m, expect: [{call: r, code: approvals.expired, ticket: expired}]}") == []
+    assert (
+        failures(asked, "{resolve: {ticket: r, by: bob, decision: approve}, expect: {decision: allow, ticket: approved}}") == []
+    )
+    assert failures("{batch: [{tool: refund}, {tool: T}], expect: [{ticket: pending}, {ticket: null}]}") == []
+
+
+def test_a_ticket_of_no_number_is_unknown() -> None:
+    for name in ("r.x", "r.0", "r.2", "r.-1"):
+        step = "{resolve: {ticket: '%s', by: bob, decision: approve}, expect: {refused: approvals.unknown_ticket}}"
+        assert failures("{intent: {id: r, tool: refund}}", step % name) == []
