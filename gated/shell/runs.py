@@ -11,7 +11,7 @@ is tried again for ever: until then no verdict leaves, the queue fills, and no m
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -103,6 +103,7 @@ class Runs:
         self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived, self._overloaded = Bell(), Bell()
+        self._embedded_for: Mapping[str, Policy] = {}  # the policies that the newest inputs have embeddings for
         self._draining = False
         self._open_runs = OpenRunsWhenAsked(event_log, self.threads.states)
         self.drained = anyio.Event()
@@ -164,6 +165,7 @@ class Runs:
             refusing = anyio.CancelScope()
             tasks.start_soon(_within, refusing, self._refuse_overload)
             while (batch := await self._next_batch()) is not None:
+                self._embedded_for = self.registry.known
                 batch = await self._embedded(batch)
                 settled = [item for said in batch if (item := await self._patiently(self._settle, said)) is not None]
                 faults.point("decided")
@@ -218,6 +220,8 @@ class Runs:
             if type(said.observation) is DeadlineReached:
                 self.timers.postpone(said.thread, said.run)
             return damaged.settled(said)
+        if self.registry.known is not self._embedded_for:  # the thread came with a policy that nobody had asked for
+            (said,) = await self._embedded([said])
         handled = 0 < said.position <= state.input
         observation = said.observation
         if type(observation) is PolicyBound:
@@ -233,7 +237,7 @@ class Runs:
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = registry.current.digest if run is None else run.policy
         asked = made.unfollowed or made.unscored
-        if not handled and asked and self._aside.set_aside(said, made, self.registry.known[policy]):
+        if not handled and asked and self._aside.set_aside(said, made, registry.known[policy]):
             self.threads.keep(state)
             return None
         if handled:

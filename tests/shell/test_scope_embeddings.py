@@ -20,7 +20,7 @@ from gated.shell import embedding, policies
 from gated.shell.embedding import FAILED, EmbeddingsMissing, embed_all, prepared
 from gated.shell.log.open import open_log
 from gated.shell.policies import load_document
-from shell.live import agent, decided, ears, gate, intents, tell
+from shell.live import agent, daemon_on, decided, ears, gate, intents, server, tell, write_policy
 
 TASK = "Read the sales report and write a summary of the quarter for the board"
 NEAR = {"query": "quarterly revenue figures"}
@@ -148,6 +148,26 @@ async def test_a_daemon_records_them_and_a_replay_reads_what_was_recorded(
     assert isinstance(asked, IntentsReceived)
     assert all(wanted.embedding is not None and len(wanted.embedding.vector) == 256 for wanted in asked.calls)
     assert all(isinstance(decision, CallDecided) for decision in bodies[1].decisions)
+
+
+async def test_a_run_of_a_policy_before_is_held_to_its_task_also_after_a_restart(tmp_path: Path) -> None:
+    """The new daemon had not heard of the old policy when the first words of the thread came: they had no embeddings."""
+    write_policy(tmp_path, POLICY)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "mailer") as mailer:
+        heard = await ears(mailer, "mailer")
+        async with daemon_on(bus, tmp_path):
+            await tell(mailer, agent("mailer"), "r", wire.RunStart(task=TASK))
+            await heard.count(1)
+        write_policy(tmp_path, POLICY.replace(", embeddings: local", ""))
+        for number in range(2):  # which the daemon takes together
+            await tell(mailer, agent("mailer"), "r", intents((f"far{number}", "bank_transfer", {**FAR, "n": number})))
+        async with daemon_on(bus, tmp_path):
+            verdicts = (await heard.count(3))[1:]
+    assert [(said.call, said.code) for said in verdicts if isinstance(said, wire.Verdict)] == [
+        ("far0", "dcbf.barrier"),
+        ("far1", "dcbf.barrier"),
+    ]
+    await decided(tmp_path / "log.db")
 
 
 async def test_a_call_that_nobody_made_is_explained_with_its_embedding(tmp_path: Path) -> None:
