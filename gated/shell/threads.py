@@ -29,13 +29,15 @@ CACHE: Final = 10_000  # threads whose state stays in memory
 HELD: Final = 5_000_000  # records of them together, since a state grows by up to some hundred bytes with each of its records
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
 LOOK_AGAIN: Final = 60.0  # seconds until a damaged thread is read again: somebody may have mended the log
+POLICIES: Final = 16  # that are known at a time, before it is looked which of them nobody needs any more
+UNUSED: Final = 600.0  # seconds since a policy was last asked for: until then whoever asked may go on with it
 LONG: Final = 50_000  # records of a thread at which people are warned, and at each so many more
 
 log = structlog.get_logger("gated.runs")
 
 
 class Threads:
-    """`registry` holds the policies that are known; it grows with what the log's runs are bound to."""
+    """`registry` holds the policies that are known: those that threads in memory are bound to, and what was asked for lately."""
 
     def __init__(
         self, event_log: EventLog, policy: Policy, vault: Vault, on_load: Callable[[ThreadState], None] = lambda state: None
@@ -44,13 +46,17 @@ class Threads:
         self.registry = Registry(policy, {policy.digest: policy}, vault)
         self.states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
+        self._asked_for = {policy.digest: time.monotonic()}  # when each known policy last was
+        self._most_policies = POLICIES
         self._held = 0  # records of the states in memory
         self.damages: dict[str, str] = {}  # of each thread that is damaged: what is wrong with it
         self._damaged: dict[ThreadId, tuple[ThreadDamaged, float]] = {}  # the same, and when it was last read
 
     def bind(self, policy: Policy) -> None:
         """New runs are bound to this policy from now on."""
-        self.registry = replace(self.registry, current=policy, known={**self.registry.known, policy.digest: policy})
+        self._asked_for[self.registry.current.digest] = time.monotonic()
+        self.registry = replace(self.registry, current=policy)
+        self._take_in(policy)
 
     async def look(self, thread: ThreadId) -> ThreadState:
         """The state of a thread, loaded where it is not in memory (and not kept then). Raises `ThreadDamaged`."""
@@ -127,11 +133,22 @@ class Threads:
 
     async def _know_policy(self, digest: str) -> None:
         if digest in self.registry.known:
+            self._asked_for[digest] = time.monotonic()
             return
         text = await self._log.policy(digest)
         if text is not None:
-            policy = load_stored(text, digest, lenient=True)
-            self.registry = replace(self.registry, known={**self.registry.known, digest: policy})
+            self._take_in(load_stored(text, digest, lenient=True))
+
+    def _take_in(self, policy: Policy) -> None:
+        self._asked_for[policy.digest] = time.monotonic()
+        known = {**self.registry.known, policy.digest: policy}
+        if len(known) > self._most_policies:
+            needed = {self.registry.current.digest, *(digest for state in self.states.values() for digest in state.policies)}
+            lately = time.monotonic() - UNUSED
+            known = {digest: held for digest, held in known.items() if digest in needed or self._asked_for[digest] > lately}
+            self._asked_for = {digest: self._asked_for[digest] for digest in known}
+            self._most_policies = max(POLICIES, 2 * len(known))
+        self.registry = replace(self.registry, known=known)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from gated import wire
 from gated.client import Gate
 from gated.events import Sender
+from gated.shell import threads
 from gated.shell.onnx_files import write_model
 from gated.shell.policies import read_policy
 from patience import PATIENCE, until
@@ -61,6 +62,25 @@ async def test_a_broken_policy_keeps_the_old_one_and_health_says_why(tmp_path: P
         write_policy(tmp_path, STRICTER)
         assert await live.daemon.reload() is True
         assert (await health(operator))["reload_failed"] == ""
+
+
+async def test_policies_that_nothing_is_bound_to_any_more_leave_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reload left its policy in memory for good."""
+    monkeypatch.setattr(threads, "POLICIES", 4)
+    monkeypatch.setattr(threads, "UNUSED", 0.0)
+    monkeypatch.setattr(threads, "CACHE", 3)
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker:
+        held = live.daemon.runs.threads
+        for number in range(30):
+            write_policy(tmp_path, POLICY.replace("max_calls: 100000", f"max_calls: {number + 2}"))
+            assert await live.daemon.reload() is True
+            assert await reads(worker, f"r{number}") == "allow"
+        assert len(held.registry.known) <= 16
+        bound = {digest for state in held.states.values() for digest in state.policies}
+        assert bound <= held.registry.known.keys()
+        run = worker.run(run="r1", resume=True)  # its thread and its policy are in the log only
+        assert [(await run.check("read", {"n": n})).code for n in range(3)] == [None, None, "privilege.calls"]
+    assert await decided(live.log)
 
 
 OPERATOR = Sender("operator", "local")
