@@ -156,7 +156,7 @@ def _memory(runs: int = 400) -> dict[str, float]:
     for calls in (0, 10, 1000):
         gc.collect()
         tracemalloc.start()
-        kept = [core.play(policy, calls, thread=f"m{calls}x{number}")[2] for number in range(runs if calls < 1000 else 10)]
+        kept = [core.play(policy, calls, thread=f"m{calls}x{number}")[1] for number in range(runs if calls < 1000 else 10)]
         gc.collect()
         found[f"bytes_per_run_{calls}_calls"] = tracemalloc.get_traced_memory()[0] / len(kept)
         tracemalloc.stop()

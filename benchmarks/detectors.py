@@ -40,7 +40,7 @@ def measure() -> dict[str, float]:
         found["detect_us_drift_2kB"] = _spent(lambda: drift.score("Tell the customers about late orders", "send_email", mail))
     except RuntimeError:  # the extra is not installed
         pass
-    spent, _, _ = core.play(load_text(SCORED, "bench.yaml"), 2_000, scores=SCORES)
+    spent, _ = core.play(load_text(SCORED, "bench.yaml"), 2_000, scores=SCORES)
     return {**found, "decide_us_p50_scored": core.percentiles(spent[-1000:])[0]}
 
 

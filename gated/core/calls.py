@@ -7,7 +7,7 @@ hops, schema of the arguments. What is decided together stands in `batches`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -96,15 +96,12 @@ def may_open(turn: Turn, agent: AgentId, *, by_operator: bool, elsewhere: int = 
 def each(turn: Turn, call: Call) -> None:
     """Decide a call and apply the verdict: open its ticket, record it, end the run if it must end."""
     judged = judge(turn, call)
-    match judged:
-        case Judged():
-            _conclude(turn, judged)
-        case Repeat():
-            turn.replies.append(judged)
-        case Refused():
-            turn.refuse(judged.code, judged.reason, call.id)
-        case _:
-            assert_never(judged)
+    if isinstance(judged, Judged):
+        _conclude(turn, judged)
+    elif isinstance(judged, Repeat):
+        turn.replies.append(judged)
+    else:
+        turn.refuse(judged.code, judged.reason, call.id)
 
 
 def _conclude(turn: Turn, judged: Judged) -> None:
@@ -241,14 +238,14 @@ def judge_by_pipeline(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
     ruling = pipeline.rule(hearing, lifted, observed)
     if policy.semantic is not None and "semantic" not in ruling.checks_skipped:
         _note_unscored(turn, hearing, policy.semantic)
-    admission: Admission | None = None
-    if ruling.decision == "allow":
-        if hearing.touched.touches:
-            full = engine.full(profile.machines, state.order, turn.run_id, hearing.touched, policy.limits.max_instances)
-            if full is not None:
-                verdict = denied(call, "lifecycle.limit", full, hop=False)
-                return Judged(call, replace(verdict, findings=(*ruling.findings, *verdict.findings)))
+    if ruling.decision == "allow" and hearing.touched.touches:
+        full = engine.full(profile.machines, state.order, turn.run_id, hearing.touched, policy.limits.max_instances)
+        if full is not None:
+            verdict = denied(call, "lifecycle.limit", full, hop=False)
+            return Judged(call, replace(verdict, findings=(*ruling.findings, *verdict.findings)))
+    if ruling is pipeline.ALLOWED:
         admission = _admission(hearing, ruling)
+        return Judged(call, CallDecided(call.id, call.tool, call.args_sha256, "allow", admission=admission))
     decided = CallDecided(
         call.id,
         call.tool,
@@ -261,7 +258,7 @@ def judge_by_pipeline(turn: Turn, call: Call, lifted: frozenset[str]) -> Judged:
         ruling.checks_failed,
         ruling.checks_skipped,
         ruling.would,
-        admission=admission,
+        admission=_admission(hearing, ruling) if ruling.decision == "allow" else None,
         phase=Phase.EXHAUSTED if ruling.code == "dfa.step_budget" and _exhausts(profile, ruling) else None,
     )
     return Judged(call, decided, ruling.asks)
@@ -295,20 +292,23 @@ def _exhausts(profile: Profile, ruling: pipeline.Ruling) -> bool:
 
 
 def hear(turn: Turn, call: Call) -> pipeline.Hearing:
-    policy, profile, run = turn.policy, turn.profile, turn.opened
+    policy, profile, run, state, at = turn.policy, turn.profile, turn.opened, turn.state, turn.at
     assert run is not None
+    reserved = reservation(policy, profile, call.tool, call.estimate_microusd)
+    alone = run.parent is None
     return pipeline.Hearing(
         policy,
         profile,
-        turn.state,
+        state,
         turn.run_id,
         run,
         call,
         (call.others > 0 or call.parent is not None) and _is_nested(run, profile, call),
-        turn.at,
+        at,
         turn.writable(_touched(profile, call)) if profile.ordered else NOTHING_TOUCHED,
-        reservation(policy, profile, call.tool, call.estimate_microusd),
-        () if run.parent is None else seats(turn),
+        reserved,
+        alone and profile.room.hold(run.tally, state.tally, call.tool, reserved, at),
+        () if alone else seats(turn),
     )
 
 
@@ -346,16 +346,22 @@ def reservation(policy: Policy, profile: Profile, tool: str, estimate: int | Non
 
 
 def _admission(hearing: pipeline.Hearing, ruling: pipeline.Ruling) -> Admission:
-    call, profile, run, at = hearing.call, hearing.profile, hearing.run, hearing.at
-    tool, circuits = call.tool, hearing.state.circuits
+    call, profile, at, touches, circuits = (
+        hearing.call,
+        hearing.profile,
+        hearing.at,
+        hearing.touched.touches,
+        hearing.state.circuits,
+    )
+    tool = call.tool
     return Admission(
         hearing.reserved_microusd,
         at + hearing.policy.timeouts.get(tool, profile.call_timeout),
-        () if hearing.nested else profile.dfa.paths.get(run.dfa.phase, ()),
+        () if hearing.nested else profile.dfa.paths.get(hearing.run.dfa.phase, ()),
         hearing.nested,
         call.parent,
-        pipeline.touches_of(hearing, ruling) if ruling.lifted else hearing.touched.touches,
+        pipeline.touches_of(hearing, ruling) if ruling.lifted else touches,
         call.args if profile.contracts.any and profile.contracts.ensures(tool) else None,
         breaker.is_trial(profile.breaker.rule(tool), circuits.get(tool), at) if circuits else False,
-        drift=None if call.embedding is None else pipeline.drift_of(profile, run, call.embedding),
+        drift=None if call.embedding is None else pipeline.drift_of(profile, hearing.run, call.embedding),
     )

@@ -53,6 +53,9 @@ from gated.events import (
     seal,
 )
 
+_Redacted = tuple[tuple[str, ...] | UnsetType, str | UnsetType, str | UnsetType]
+_WHOLE: Final[_Redacted] = (UNSET, UNSET, UNSET)
+
 MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
 
 
@@ -102,26 +105,22 @@ def record(
         return _step(turn, turn.state), None
     if type(recorded) is ResolutionReceived and recorded.links:
         recorded = _without_sealed_links(state, run_id, recorded)
-    redacted: tuple[str, ...] | UnsetType = UNSET
-    subject: str | UnsetType = UNSET
-    sealed: str | UnsetType = UNSET
-    if before is not None:
-        redacted, subject, sealed = before.redacted, before.subject, before.sealed
+    redacted, subject, sealed = _WHOLE if before is None else (before.redacted, before.subject, before.sealed)
     if turn.cover is not None and turn.vault is not None:
         redacted = tuple(turn.cover.places) or UNSET
         if turn.subject and not isinstance(observation, ErasureRequested):
             subject, sealed = turn.subject, UNSET if recorded is observation else turn.vault.seal_text(as_said(observation))
-    seq = state.seq + 1
+    seq, now, decisions = state.seq + 1, turn.at, tuple(turn.decisions)
     made = seal(
         Body(
             VERSION,
             state.thread,
             run_id,
             seq,
-            turn.at,
+            now,
             kind_of(observation),
             recorded,
-            tuple(turn.decisions),
+            decisions,
             registry.current.digest,
             state.head or GENESIS,
             (),
@@ -131,7 +130,8 @@ def record(
             sealed,
         )
     )
-    return _step(turn, advance(turn.state, seq, turn.at, made.hash, input)), made
+    after = advance(turn.state, seq, now, made.hash, input)
+    return Step(decisions, tuple(turn.replies), after, now, turn.unscored, turn.unfollowed), made
 
 
 def _handle(turn: Turn, observation: Observation) -> Observation:

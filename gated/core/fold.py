@@ -171,33 +171,38 @@ def _admitted(
     admission: Admission,
 ) -> ThreadState:
     """The call takes its place: in flight, in the tallies of the run, its ancestors and the thread, on its machines."""
-    policy, tool, reserved = policies[run.policy], decision.tool, admission.reserved_microusd
-    above = ancestors(policies, state, run_id) if run.parent is not None else ()
-    waited = run.calls.open.get(decision.call)
+    policy, call, tool, reserved = policies[run.policy], decision.call, decision.tool, admission.reserved_microusd
+    calls, digest, asked, known_digest = run.calls, decision.args_sha256, seq, ""
+    waited = calls.open.get(call)
+    if waited is not None:
+        calls, asked = calls.delete(call), waited.asked
+        known_digest = "" if waited.args_sha256 == digest else waited.args_sha256
+    above = () if run.parent is None else ancestors(policies, state, run_id)
+    before, in_flight, touches = run.tally, run.in_flight, admission.touches
     entry = InFlight(
         tool,
-        decision.args_sha256,
+        digest,
         reserved,
         seq,
         admission.due,
         admission.parent,
-        admission.touches,
+        touches,
         above,
         run.policy,
         admission.args,
-        run.tally.calls,
+        before.calls,
         admission.sealed,
-        seq if waited is None else waited.asked,
-        "" if waited is None or waited.args_sha256 == decision.args_sha256 else waited.args_sha256,
+        asked,
+        known_digest,
     )
-    tally = run.tally.admit(tool, reserved, policy.window)
-    thread = tally if run.tally is state.tally else state.tally.admit(tool, reserved, policy.window)
+    tally = before.admit(tool, reserved, policy.window)
+    thread = tally if before is state.tally else state.tally.admit(tool, reserved, policy.window)
     run = replace(
         run,
-        calls=run.calls if waited is None else run.calls.delete(decision.call),
+        calls=calls,
         hop_count=run.hop_count + decision.hop,
-        dfa=dfa.admit(run.dfa, admission.path, admission.nested, not run.in_flight),
-        in_flight=run.in_flight.set(decision.call, entry),
+        dfa=dfa.admit(run.dfa, admission.path, admission.nested, not in_flight),
+        in_flight=in_flight.set(call, entry),
         tally=tally,
         drift=admission.drift,
     )
@@ -208,12 +213,12 @@ def _admitted(
         tallies = {"tally": ancestor.tally, "below": below}
         admitted = {name: tally.admit(tool, reserved, policy.window) for name, tally in tallies.items()}
         runs = runs.set(ancestor_id, replace(ancestor, **admitted))
-    if admission.touches:
+    if touches:
         machines = policy.profile(run.agent).machines
-        order = engine.admit(order, machines, run_id, decision.call, admission.touches)
+        order = engine.admit(order, machines, run_id, call, touches)
     circuits = state.circuits
     if admission.trial:
-        circuits = breaker.start_trial(circuits, tool, run_id, decision.call)
+        circuits = breaker.start_trial(circuits, tool, run_id, call)
     return replace(state, runs=runs, order=order, tally=thread, circuits=circuits)
 
 

@@ -43,7 +43,10 @@ class Seat(Struct, frozen=True, gc=False):
 
 
 class Hearing(Struct, frozen=True, gc=False):
-    """All that the stages may look at while one call is decided. `at` in µs."""
+    """All that the stages may look at while one call is decided. `at` in µs.
+
+    `roomy`: neither a budget nor a barrier that reads a tally has anything to say.
+    """
 
     policy: Policy
     profile: Profile
@@ -55,6 +58,7 @@ class Hearing(Struct, frozen=True, gc=False):
     at: int
     touched: Touched
     reserved_microusd: int  # what an admission takes from every budget
+    roomy: bool
     ancestors: tuple[Seat, ...] = ()
 
 
@@ -86,8 +90,10 @@ def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
         hearing.call,
         hearing.reserved_microusd,
     )
-    tally = state.tally if rules.budget.thread else hearing.run.tally
-    found = privilege.check(rules, tally, at, call, reserved, hearing.policy.costs.get(call.tool))
+    floor = hearing.policy.costs.get(call.tool)
+    if hearing.roomy:
+        return privilege.check(rules, None, at, call, reserved, floor)
+    found = privilege.check(rules, state.tally if rules.budget.thread else hearing.run.tally, at, call, reserved, floor)
     for seat in hearing.ancestors:
         budget = seat.profile.privilege.budget
         tally = state.tally if budget.thread else seat.run.tally
@@ -97,6 +103,8 @@ def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
 
 def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
     rules, run = hearing.profile.dfa, hearing.run
+    if hearing.roomy and not hearing.nested and run.dfa.phase in rules.calm:
+        return ()
     found = dfa.check(rules, run.dfa, _taken(hearing, rules, run), hearing.nested)
     for seat in hearing.ancestors:
         over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
@@ -142,6 +150,8 @@ def contract_view(profile: Profile, run: RunState, at: int, recent: bool = True)
 
 
 def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
+    if hearing.roomy and hearing.profile.dcbf.roomy:
+        return ()
     found = _barriers(hearing, hearing.profile, hearing.run)
     for seat in hearing.ancestors:
         found += seat.says("dcbf", _barriers(hearing, seat.profile, seat.run))
@@ -149,11 +159,9 @@ def _dcbf(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 def _barriers(hearing: Hearing, profile: Profile, run: RunState) -> tuple[Finding, ...]:
-    rules, thread, call, reserved = profile.dcbf, hearing.state.tally, hearing.call, hearing.reserved_microusd
-    if not rules.seeing and dcbf.is_clear(rules, run.tally, thread, call.tool, reserved):
-        return ()
-    state = barrier_state(profile, run, thread, hearing.at, drift_of(profile, run, call.embedding))
-    return dcbf.check(rules, state, BarrierCall(call.tool, reserved, call.args_sha256))
+    call = hearing.call
+    state = barrier_state(profile, run, hearing.state.tally, hearing.at, drift_of(profile, run, call.embedding))
+    return dcbf.check(profile.dcbf, state, BarrierCall(call.tool, hearing.reserved_microusd, call.args_sha256))
 
 
 def barrier_state(
@@ -302,12 +310,15 @@ def _crashed(stage: str, error: Exception) -> tuple[Finding, ...]:
 
 
 def _would(decision: Decided, findings: list[Finding]) -> Literal["deny", "suspend"] | None:
-    watched = [finding.outcome for finding in findings if not finding.authoritative]
-    if decision != "deny" and "deny" in watched:
-        return "deny"
-    if decision == "allow" and "ask" in watched:
-        return "suspend"
-    return None
+    """What the verdict would have been but for stages that only observe, where that is another."""
+    would: Literal["suspend"] | None = None
+    for finding in findings:
+        if not finding.authoritative:
+            if finding.outcome == "deny" and decision != "deny":
+                return "deny"
+            if finding.outcome == "ask" and decision == "allow":
+                would = "suspend"
+    return would
 
 
 def source_of(finding: Finding) -> str:

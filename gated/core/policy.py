@@ -7,7 +7,7 @@ is skipped. A policy denies whatever it does not speak of: an agent without a pr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from gated import canonical
 from gated.core import approval_rules
-from gated.core.barriers.entries import DcbfEntry
 from gated.core.barriers.own import Functions
 from gated.core.barriers.standard import DEFAULT_OUTBOUND
+from gated.core.headroom import Rooms, all_of
 from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.order.touching import MachineSet
@@ -54,6 +54,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     dfa: dfa.DfaRules
     machines: MachineSet
     ordered: bool  # the stage order is enabled and has machines
+    room: Rooms  # where no budget and no barrier that reads a tally says anything of a run that inherits from none
     contracts: contracts.ContractSet
     dcbf: dcbf.DcbfRules
     breaker: breaker.BreakerRules
@@ -71,6 +72,17 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 def _heard(stages: tuple[tuple[Watchable, bool], ...], silent: frozenset[Watchable]) -> tuple[tuple[Watchable, bool], ...]:
     return tuple(item for item in stages if item[0] not in silent)
+
+
+def _room(
+    enabled: Sequence[Watchable], rights: privilege.PrivilegeRules, phases: dfa.DfaRules, barriers: dcbf.DcbfRules
+) -> Rooms:
+    found: dict[Watchable, Rooms] = {
+        "privilege": privilege.room(rights.budget),
+        "dfa": dfa.room(phases),
+        "dcbf": barriers.room or Rooms(),
+    }
+    return all_of(room for stage, room in found.items() if stage in enabled)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -216,11 +228,11 @@ class _Compiler:
 
         per_call = self.at(place("dcbf"), parse_usd, entry.dcbf.resource.per_call_cost_usd)
         observed = "observe" in (entry.mode, self._entry.mode)
-        budget = entry.resource_budget
         breakers, machines = self._breaker(place, entry), self._own_machines(place("machines"), entry)
         enabled = self._enabled(entry, breakers)
         stages = tuple((s, observed or entry.modes.get(s) == "observe") for s in enabled)
         silent = self._silent(machines)
+        rights, phases, barriers = self._privilege(place, entry), self._dfa(place, entry), self._dcbf(place, entry, per_call)
         return Profile(
             name=name,
             owner=entry.owner,
@@ -232,19 +244,13 @@ class _Compiler:
             operator_opens=entry.runs.opened_by == "operator",
             max_open=entry.runs.max_open,
             outcomes_from=entry.outcomes_from,
-            privilege=self._privilege(place, entry),
-            dfa=self.at(
-                place("dfa"),
-                dfa.compile_dfa,
-                entry.dfa,
-                budget.max_steps,
-                budget.max_loops_per_phase,
-                budget.scope == "thread",
-            ),
+            privilege=rights,
+            dfa=phases,
             machines=machines,
             ordered="order" in enabled and bool(machines.machines),
+            room=_room(enabled, rights, phases, barriers),
             contracts=self._contracts,
-            dcbf=self.at(place("dcbf"), self._dcbf, entry.dcbf, per_call),
+            dcbf=barriers,
             breaker=breakers,
             ceilings=entry.ceilings,
             grounding=frozenset(entry.grounding or ()),
@@ -300,8 +306,13 @@ class _Compiler:
             },
         )
 
-    def _dcbf(self, entry: DcbfEntry, per_call: int) -> dcbf.DcbfRules:
-        return dcbf.compile_dcbf(entry, self._outbound, per_call, self._functions)
+    def _dfa(self, place: Callable[[str], Path], entry: AgentEntry) -> dfa.DfaRules:
+        budget = entry.resource_budget
+        steps, loops, of_thread = budget.max_steps, budget.max_loops_per_phase, budget.scope == "thread"
+        return self.at(place("dfa"), dfa.compile_dfa, entry.dfa, steps, loops, of_thread)
+
+    def _dcbf(self, place: Callable[[str], Path], entry: AgentEntry, per_call: int) -> dcbf.DcbfRules:
+        return self.at(place("dcbf"), dcbf.compile_dcbf, entry.dcbf, self._outbound, per_call, self._functions)
 
     def _machines(self, path: Path, entries: Iterable[MachineEntry]) -> dict[str, Machine]:
         found: dict[str, Machine] = {}

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final
 
 from msgspec import Struct
 
 from gated.core.barriers.entries import Amount
+from gated.core.headroom import Headroom
 from gated.core.history import RECENT, Tally
 from gated.core.runview import View
 from gated.events import Phase
 
 NOT_COMPARABLE: Final = -1  # a drift: the task and the call have embeddings of different models
 FINE: Final = 10**9  # units of an author's own barrier
-UNBOUNDED: Final = 1 << 128
 _LARGEST: Final = Decimal(sys.float_info.max)
 
 
@@ -100,48 +100,6 @@ def successor(state: BarrierState, call: BarrierCall, window: int) -> BarrierSta
             view.at,
         )
     return BarrierState(run, thread, view, state.drift)
-
-
-class Headroom(Struct, frozen=True, gc=False):
-    """What one tally may hold while barriers that read it are certainly at least 0, the call in question counted.
-
-    Data, not functions, so that all barriers of an agent are asked at once (`all_of`).
-    """
-
-    cost: int = UNBOUNDED  # µ$, at most
-    load: int = UNBOUNDED  # steps and calls in flight before the call, fewer than these
-    apart: frozenset[str] = frozenset()  # tools that neither are called nor stand among the newest
-    counted: tuple[tuple[tuple[str, ...], int], ...] = ()  # calls of these tools, at most so many
-
-    def holds(self, tally: Tally, tool: str, reserved: int) -> bool:
-        if tally.cost_microusd + reserved > self.cost or tally.steps + tally.in_flight >= self.load:
-            return False
-        if tool in self.apart or not self.apart.isdisjoint(tally.recent):
-            return False
-        counts = tally.counts
-        for tools, most in self.counted:
-            total = int(tool in tools)
-            for name in tools:
-                if name in counts:
-                    total += counts[name]
-            if total > most:
-                return False
-        return True
-
-
-def all_of(rooms: Iterable[Headroom | None]) -> Headroom | None:
-    """What all of them leave; None where that of one is not certain."""
-    found: list[Headroom] = []
-    for room in rooms:
-        if room is None:
-            return None
-        found.append(room)
-    return Headroom(
-        cost=min([UNBOUNDED, *(room.cost for room in found)]),
-        load=min([UNBOUNDED, *(room.load for room in found)]),
-        apart=frozenset().union(*(room.apart for room in found)),
-        counted=tuple(pair for room in found for pair in room.counted),
-    )
 
 
 class Barrier(Struct, frozen=True, gc=False):

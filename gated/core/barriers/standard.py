@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gated.core.barriers.barrier import NOT_COMPARABLE, Barrier, BarrierState, Headroom, exact
+from gated.core.barriers.barrier import NOT_COMPARABLE, Barrier, BarrierState, exact
 from gated.core.barriers.entries import (
     BarrierEntry,
     CounterEntry,
@@ -19,6 +19,7 @@ from gated.core.barriers.entries import (
     SafetyEntry,
     StabilityEntry,
 )
+from gated.core.headroom import Headroom
 from gated.core.history import Tally
 
 DEFAULT_OUTBOUND: Final = ("send_email", "http_request")

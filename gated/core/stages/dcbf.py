@@ -21,8 +21,6 @@ from gated.core.barriers.barrier import (
     BarrierCall,
     BarrierError,
     BarrierState,
-    Headroom,
-    all_of,
     as_number,
     exact,
     successor,
@@ -30,6 +28,7 @@ from gated.core.barriers.barrier import (
 from gated.core.barriers.entries import DEFAULT_NAMES, BarrierEntry, DcbfEntry
 from gated.core.barriers.own import Functions, neural, own
 from gated.core.barriers.standard import standard
+from gated.core.headroom import Rooms, all_of, room_of
 from gated.core.history import WINDOW, Tally
 from gated.core.runview import View
 from gated.events import Breach, Finding, Phase
@@ -40,18 +39,18 @@ STAGE: Final = "dcbf"
 class DcbfRules(Struct, frozen=True):
     """`seeing` are the barriers that read the whole state; `barriers` are all, in order.
 
-    `room` is what the tallies of the run and of its thread may hold while all the others are certainly kept, if that is known.
+    `room` is where all the others are certainly kept, if that is known; `roomy`: it is, and there are no others.
     """
 
     barriers: tuple[Barrier, ...]
     seeing: tuple[Barrier, ...]
-    room: tuple[Headroom, Headroom] | None
+    room: Rooms | None
+    roomy: bool
     verification: bool
     kappa: tuple[int, int]  # numerator and denominator
     power: int
     window: int
     per_call_microusd: int
-    thread: bool  # some barrier reads the thread's tally
     recent: bool  # some barrier reads the newest calls
     drift: bool  # the scope barrier reads embeddings
 
@@ -79,37 +78,36 @@ def compile_dcbf(
             raise BarrierError(str(error), "barriers", name, *getattr(error, "path", ())) from error
     scale, (kappa,) = exact(entry.kappa)
     chosen = tuple(barriers.values())
+    seeing = tuple(barrier for barrier in chosen if barrier.sees)
     plain = kappa == scale and entry.power == 1  # alpha(h) = h, so the condition is h(next) >= 0
+    room = _room(chosen) if plain and entry.verification else None
     return DcbfRules(
         barriers=chosen,
-        seeing=tuple(b for b in chosen if b.sees),
-        room=_room([b for b in chosen if not b.sees]) if plain and entry.verification else None,
+        seeing=seeing,
+        room=room,
+        roomy=room is not None and not seeing,
         verification=entry.verification,
         kappa=(kappa, scale),
         power=entry.power,
         window=max(entry.safety.window, WINDOW),
         per_call_microusd=per_call_microusd,
-        thread=any(barrier.thread for barrier in chosen),
         recent=any(barrier.recent for barrier in chosen),
         drift=entry.scope.embeddings is not None and barriers.get("scope") is original,
     )
 
 
-def _room(barriers: list[Barrier]) -> tuple[Headroom, Headroom] | None:
-    run = all_of(barrier.room for barrier in barriers if not barrier.thread)
-    thread = all_of(barrier.room for barrier in barriers if barrier.thread)
-    return None if run is None or thread is None else (run, thread)
-
-
-def is_clear(rules: DcbfRules, run: Tally, thread: Tally, tool: str, reserved: int) -> bool:
-    """The usual case, at its price: every barrier that reads a tally is at least 0 now, and will be. Never a false yes."""
-    room = rules.room
-    return room is not None and room[0].holds(run, tool, reserved) and (not rules.thread or room[1].holds(thread, tool, reserved))
+def _room(barriers: Iterable[Barrier]) -> Rooms | None:
+    """Where the barriers that read a tally are at least 0, now and once the call is admitted."""
+    found = [(barrier.thread, barrier.room) for barrier in barriers if not barrier.sees]
+    if any(room is None for _, room in found):
+        return None
+    return all_of(room_of(thread, room) for thread, room in found if room is not None)
 
 
 def check(rules: DcbfRules, state: BarrierState, call: BarrierCall) -> tuple[Finding, ...]:
     """One denial that lists every breached barrier, or nothing."""
-    clear = is_clear(rules, state.run, state.thread, call.tool, call.reserved_microusd)
+    room = rules.room
+    clear = room is not None and room.hold(state.run, state.thread, call.tool, call.reserved_microusd)
     looked = rules.seeing if clear else rules.barriers
     if not looked:
         return ()

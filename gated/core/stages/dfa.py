@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from gated.core.headroom import Headroom, Rooms, room_of
 from gated.events import Finding, Phase
 
 STAGE: Final = "dfa"
@@ -39,9 +40,13 @@ class DfaEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class DfaRules(Struct, frozen=True, gc=False):
-    """`paths[phase]` is the way from that phase to ACTING, without the phase itself; no entry: unreachable."""
+    """`paths[phase]` is the way from that phase to ACTING, without the phase itself; no entry: unreachable.
+
+    `calm` are the phases from which a call that is not nested is legal, as long as there are steps.
+    """
 
     paths: Mapping[Phase, tuple[Phase, ...]]
+    calm: frozenset[Phase]
     max_steps: int
     max_loops: int
     exhaust: bool
@@ -65,6 +70,7 @@ def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: b
     paths = {phase: path for phase in Phase if (path := _shortest(edges, phase)) is not None}
     return DfaRules(
         paths=paths,
+        calm=frozenset(paths) - {_EXHAUSTED},
         max_steps=max_steps,
         max_loops=max_loops,
         exhaust=entry.on_budget == "exhaust",
@@ -91,6 +97,11 @@ def _shortest(edges: Iterable[tuple[Phase, Phase]], start: Phase) -> tuple[Phase
                 longer.append((*way, target))
         ways = longer
     return None
+
+
+def room(rules: DfaRules) -> Rooms:
+    """Where the step budget says nothing."""
+    return room_of(rules.thread_steps, Headroom(load=rules.max_steps))
 
 
 def check_budget(rules: DfaRules, taken: int) -> Finding | None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from gated.core.call import Call
+from gated.core.headroom import UNBOUNDED, Headroom, Rooms, room_of
 from gated.core.history import Tally
 from gated.core.order.patterns import Pattern, compile_pattern
 from gated.core.scope import Scope
@@ -119,12 +120,25 @@ def compile_budget(entry: BudgetEntry) -> Budget:
     )
 
 
-def check(rules: PrivilegeRules, tally: Tally, at: int, call: Call, reserved: int, floor: int | None) -> tuple[Finding, ...]:
+def room(budget: Budget) -> Rooms:
+    """Where the cumulative limits say nothing."""
+    cost, calls, tokens, time = map(_most, (budget.max_total, budget.max_calls, budget.max_tokens, budget.max_time))
+    return room_of(budget.thread, Headroom(cost=cost, calls=calls, tokens=tokens, time=time))
+
+
+def _most(limit: int | None) -> int:
+    return UNBOUNDED if limit is None else limit
+
+
+def check(
+    rules: PrivilegeRules, tally: Tally | None, at: int, call: Call, reserved: int, floor: int | None
+) -> tuple[Finding, ...]:
     """Findings in the order of the codes, up to and including the first denial.
 
-    The budget counts in `tally`. The call would take `reserved` of it (µ$), its tool costs at least `floor`.
+    The budget counts in `tally`, None where there is room for the call. It would take `reserved` of it (µ$), its tool costs at
+    least `floor`.
     """
-    tool, args = call.tool, call.args
+    tool, args, budget = call.tool, call.args, rules.budget
     found: list[Finding] = []
     if tool not in rules.plainly_allowed:
         if rules.forbids(tool, args):
@@ -137,10 +151,11 @@ def check(rules: PrivilegeRules, tally: Tally, at: int, call: Call, reserved: in
         return (*found, Finding(STAGE, "deny", "privilege.data_scope", scope.denied, resource=scope.resource))
     if scope.lexical:
         found.append(LEXICAL)
-    if rules.budget.max_call is not None:
-        _call_cost(rules.budget, rules.budget.max_call, call.estimate_microusd, floor, found)
-    _cumulative(rules.budget, tally, at, reserved, found)
-    return _to_first_denial(found) if found else ()
+    if budget.max_call is not None:
+        _call_cost(budget, budget.max_call, call.estimate_microusd, floor, found)
+    if tally is not None:
+        _cumulative(budget, tally, at, reserved, found)
+    return _to_first_denial(found) if len(found) > 1 else tuple(found)
 
 
 def check_budget(budget: Budget, tally: Tally, at: int, reserved: int) -> list[Finding]:
