@@ -88,10 +88,11 @@ class Passing(Runs):
                 records.append(passed_on(thread, item.data, item.at, seq + 1, prev))
                 self._heads[thread] = seq + 1, records[-1].hash
             await self.log.append_many(records)
+            line, said = self.outlet.line, list[bytes]()
             for record in records:
-                subject = wire.out_subject(record.thread, record.run, "a", self.outlet.prefix)
-                await self.outlet.publish(subject, VERDICT, None)
-                await self.outlet.publish(wire.events_subject(record.thread, record.run), record.body, None)
+                said.append(line(wire.out_subject(record.thread, record.run, "a", self.outlet.prefix), VERDICT, None))
+                said.append(line(wire.events_subject(record.thread, record.run), record.body, None))
+            await self.outlet.send(b"".join(said))
             await self.outlet.acknowledge([item.ack for _, item in items])
         self.drained.set()
 

@@ -1,6 +1,7 @@
 """What leaves the gate: verdicts to agents, refusals to whoever spoke, tickets to people, records to auditors.
 
-INVARIANT: what is published here is durable; what comes again is answered with the words of its record.
+Lines are collected, and go out together with `say`, as most of them would have anyway.
+INVARIANT: what is said here is durable; what comes again is answered with the words of its record.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from gated.events import (
     Record,
     TicketOpened,
 )
-from gated.shell import faults
 from gated.shell.damaged import DAMAGED, WHY, opened, settled
 from gated.shell.log import EventLog, LogConflict, ThreadDamaged
 from gated.shell.open_tickets import OpenTickets
@@ -35,6 +35,7 @@ from gated.shell.threads import Threads
 from gated.shell.verdict_tokens import VerdictSigner, arguments
 from gated.ticket_views import opened_view
 
+MUCH: Final = 262_144  # bytes of lines that are collected
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
 Message = wire.Outbound | wire.TicketMessage | None
@@ -52,49 +53,75 @@ class Answering:
         self._vault, self._signer = vault, signer
         self.open_tickets = OpenTickets()
         self.on_ticket: Callable[[], None] = lambda: None  # something was published of a ticket
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def answered(self, item: Settled) -> bool:
+        """Answer what needs nothing of the log. False: this does, `answer` does it."""
+        if item.record is None or item.again or item.replies or self._size > MUCH:
+            return False
+        self._tell(item, item.record, item.decisions)
+        return True
 
     async def answer(self, item: Settled) -> None:
+        if self._size > MUCH:
+            await self.say()
         if item.again and not _repeats(item.replies) and await self._answered_again(item):
             return
         if item.record is not None:
-            await self._publish_record(item, item.record, item.decisions)
+            self._tell(item, item.record, item.decisions)
         for reply in item.replies:
             await self._reply(item, reply)
-        faults.point("published")
 
-    async def refuse(self, said: Said, asked: IntentsReceived | CanIAsked, code: str, reason: str) -> None:
-        """Answer an agent's calls, or its question, at once: nothing is decided, and nothing stands in the log."""
-        out = wire.out_subject(said.thread, said.run, said.observation.by.name, self._outlet.prefix)
-        for call in [wanted.id for wanted in asked.calls] if isinstance(asked, IntentsReceived) else [None]:
-            refusal = wire.Refusal(code=code, reason=reason, call=call)
-            await self._outlet.publish(out, wire.encode(refusal), said.message_id)
+    async def say(self) -> None:
+        """Send what was answered since the last time."""
+        lines, self._lines, self._size = b"".join(self._lines), [], 0
+        if lines:
+            await self._outlet.send(lines)
 
-    async def _publish_record(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
+    def _put(self, subject: str, data: bytes, re: str | None) -> bool:
+        """Say something with the next `say`. False: it is too large for the bus."""
+        line = self._outlet.line(subject, data, re)
+        self._lines.append(line)
+        self._size += len(line)
+        return line != b""
+
+    async def refuse(self, refused: Sequence[tuple[Said, IntentsReceived | CanIAsked]], code: str, reason: str) -> None:
+        """Answer agents' calls, or their questions, at once: nothing is decided, and nothing stands in the log."""
+        lines: list[bytes] = []
+        for said, asked in refused:
+            out = wire.out_subject(said.thread, said.run, said.observation.by.name, self._outlet.prefix)
+            for call in [wanted.id for wanted in asked.calls] if isinstance(asked, IntentsReceived) else [None]:
+                refusal = wire.Refusal(code=code, reason=reason, call=call)
+                lines.append(self._outlet.line(out, wire.encode(refusal), said.message_id))
+        await self._outlet.send(b"".join(lines))
+
+    def _tell(self, item: Settled, record: Record, decisions: Sequence[Decision]) -> None:
+        """Say what a record decided, and the record."""
         said, prefix, seq, at = item.said, self._outlet.prefix, record.seq, record.at
-        publish = self._outlet.publish
-        out = wire.out_subject(said.thread, said.run, item.agent, prefix)
         for decision in decisions:
             told = self._revealed(decision)
-            message = self._signed(wire.to_agent(told, item.policy, seq, at), told, item, at)
+            message: Message = wire.to_agent(told, item.policy, seq, at)
+            if self._signer is not None:
+                message = self._signed(self._signer, message, told, item, at)
             if type(message) is wire.Refusal and said.observation.by.role in HEARS_ITSELF:
-                await self._tell_sender(said, message)
+                self._tell_sender(said, message)
             elif message is not None and item.agent:
                 self._health.verdicts += type(decision) is CallDecided
-                await publish(out, wire.encode(message), said.message_id)
+                self._put(wire.out_subject(said.thread, said.run, item.agent, prefix), wire.encode(message), said.message_id)
             if type(decision) in wire.OF_TICKETS:
-                await self._tell_approvers(item, decision, at, decisions)
+                self._tell_approvers(item, decision, at, decisions)
         events = wire.events_subject(said.thread, said.run, prefix)
-        if not await publish(events, wire.record_event(record), None):
-            await publish(events, wire.stub(record), None)
+        if not self._put(events, wire.record_event(record), None):
+            self._put(events, wire.stub(record), None)
 
-    async def _tell_approvers(self, item: Settled, decision: Decision, at: int, together: Sequence[Decision]) -> None:
+    def _tell_approvers(self, item: Settled, decision: Decision, at: int, together: Sequence[Decision]) -> None:
         said = item.said
         notice = self._to_approvers(decision, item, at, together)
         if notice is not None:
             self.open_tickets.note(notice)
             self.on_ticket()
-            subject = wire.tickets_subject(said.thread, said.run, self._outlet.prefix)
-            await self._outlet.publish(subject, wire.encode(notice), said.message_id)
+            self._put(wire.tickets_subject(said.thread, said.run, self._outlet.prefix), wire.encode(notice), said.message_id)
 
     def _to_approvers(
         self, decision: Decision | Reply, item: Settled, at: int, together: Sequence[Decision] = ()
@@ -118,6 +145,9 @@ class Answering:
                 told += await self._say_timers_word(record)
             except ThreadDamaged as error:
                 log.error("what a timer decided cannot be said again", thread=record.thread, error=str(error))
+            if self._size > MUCH:
+                await self.say()
+        await self.say()
         return told
 
     async def _say_timers_word(self, record: Record) -> bool:
@@ -128,7 +158,7 @@ class Answering:
         run = (await self._threads.look(body.thread)).runs.get(body.run)
         said = Said(body.thread, body.run, body.observation, body.at, 0, None, None)
         owner, policy = ("", body.policy) if run is None else (run.agent, run.policy)
-        await self._publish_record(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
+        self._tell(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
         return True
 
     def _revealed(self, decision: Decision) -> Decision:
@@ -142,9 +172,9 @@ class Answering:
             reason = f"the arguments of this verdict cannot be given again: they were {error}"
             return CallRefused(code="approvals.crashed", reason=reason, call=decision.call)
 
-    def _signed(self, message: Message, decision: Decision, item: Settled, at: int) -> Message:
-        """A verdict with its token, where this gate signs verdicts."""
-        if self._signer is None or not isinstance(message, wire.Verdict) or not isinstance(decision, CallDecided):
+    def _signed(self, signer: VerdictSigner, message: Message, decision: Decision, item: Settled, at: int) -> Message:
+        """A verdict with its token."""
+        if not isinstance(message, wire.Verdict) or not isinstance(decision, CallDecided):
             return message
         said, state = item.said, self._threads.states.get(item.said.thread)
         run = None if state is None else state.runs.get(said.run)
@@ -154,7 +184,7 @@ class Answering:
         except Unreadable as error:
             log.error("a verdict has no token", call=decision.call, error=str(error))
             return message
-        return replace(message, token=self._signer.token(decision, args, at, item.agent, (said.thread, said.run)))
+        return replace(message, token=signer.token(decision, args, at, item.agent, (said.thread, said.run)))
 
     async def _reply(self, item: Settled, reply: Reply) -> None:
         """An answer that needs no record: a repeat is the recorded verdict, read from the log."""
@@ -165,10 +195,10 @@ class Answering:
         else:
             message = wire.to_agent(reply, item.policy, 0, said.at) or self._to_approvers(reply, item, said.at)
         if isinstance(message, wire.Refusal | wire.TicketMessage) and said.observation.by.role in HEARS_ITSELF:
-            await self._tell_sender(said, message)
+            self._tell_sender(said, message)
         elif message is not None and item.agent:
             out = wire.out_subject(said.thread, said.run, item.agent, self._outlet.prefix)
-            await self._outlet.publish(out, wire.encode(message), said.message_id)
+            self._put(out, wire.encode(message), said.message_id)
 
     async def _repeated(self, item: Settled, repeat: Repeat) -> Message:
         """The recorded verdict; where its record is damaged the call may not run."""
@@ -185,12 +215,12 @@ class Answering:
         if not isinstance(said_so, CallDecided):
             return wire.to_agent(said_so, repeat.policy, stored.seq, stored.at)
         message = wire.verdict(said_so, repeat.policy, stored.seq, stored.at, replayed=True, settled=repeat.settled)
-        return self._signed(message, said_so, item, stored.at)
+        return message if self._signer is None else self._signed(self._signer, message, said_so, item, stored.at)
 
-    async def _tell_sender(self, said: Said, message: Struct) -> None:
+    def _tell_sender(self, said: Said, message: Struct) -> None:
         """What only concerns the person or the runner who spoke, and not the run's agent."""
         subject = wire.reply_subject(said.thread, said.run, said.observation.by, self._outlet.prefix)
-        await self._outlet.publish(subject, wire.encode(message), said.message_id)
+        self._put(subject, wire.encode(message), said.message_id)
 
     async def _answered_again(self, item: Settled) -> bool:
         """An input that was handled before: its record's answers, word for word. False where it needed no record."""
@@ -211,8 +241,8 @@ class Answering:
             stored = await self._log.get(said.thread, seq)
             body = None if stored is None else opened(stored)
             if stored is not None and body is not None and body.input == said.position:
-                then = item if run is None else item._replace(policy=run.policy_at(seq))
-                await self._publish_record(then, stored, body.decisions)
+                then = item if run is None else replace(item, policy=run.policy_at(seq))
+                self._tell(then, stored, body.decisions)
                 return True
             if body is not None and 0 < body.input < said.position:
                 return False

@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from gated.core.decide import Step
 from gated.core.links import with_links
@@ -52,7 +53,7 @@ class Aside(Held[Said]):
 
     async def _follow(self, said: Said, unfollowed: Sequence[Unfollowed]) -> None:
         observation = with_links(said.observation, await links_of(unfollowed))
-        self._go_on(said._replace(observation=observation, looked=True))
+        self._go_on(replace(said, observation=observation, looked=True))
 
     def _ask(self, said: Said, made: Step, bound: Policy) -> bool:
         """Set an input aside and ask the detectors about it. False: there is nobody to ask, or they were asked enough."""
@@ -79,7 +80,7 @@ class Aside(Held[Said]):
         observation = unanswered(said.observation, unscored, "too much was said in the thread meanwhile")
         with scope:
             observation = await scorer.answered(said.observation, about, unscored)
-        self._go_on(said._replace(observation=observation, asked=said.asked + 1))
+        self._go_on(replace(said, observation=observation, asked=said.asked + 1))
 
     def _go_on(self, said: Said) -> None:
         self.answered(said.thread, said)

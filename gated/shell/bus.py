@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import anyio
 import structlog
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, OutboundBufferLimitError
@@ -52,14 +54,14 @@ class BusError(GatedError):
     """The bus cannot be used as it is: what is wrong and how to mend it."""
 
 
-class Ack(NamedTuple):
+class Ack(Struct, frozen=True, gc=False):
     """How an input is acknowledged, and in which session of its consumer it was taken."""
 
-    subject: str
+    subject: bytes
     session: int
 
 
-class Input(NamedTuple):
+class Input(Struct, frozen=True, gc=False):
     """One message of the stream: where it came from, when it was stored (µs), its position and how to acknowledge it."""
 
     subject: str
@@ -170,27 +172,27 @@ class Bus:
         if self._stopped:
             return
         self._heard = time.monotonic()
-        reply, raw = message.reply.decode(errors="replace"), message.headers
-        headers = headers_of(raw) if raw and any(name in raw for name in READ) else {}
-        if "Status" in headers and not reply.startswith("$JS.ACK"):
+        raw = message.headers
+        headers = headers_of(raw) if raw and _READ(raw) else {}
+        stored = _STORED(message.reply)
+        if stored is None:
             self._status(headers)
-            if self.source.pin:
-                self._due.ring()
             return
         self._outstanding -= 1
-        stored = _stored(reply)
-        if stored.sequence != self._expected:
+        position, sequence, at = map(int, stored.groups())
+        if sequence != self._expected:
             self.rewind()  # a gap; or somebody else rewound the consumer, and what comes is counted anew
             return
         self._expected += 1
-        self._position = max(self._position, stored.position)
+        if position > self._position:
+            self._position = position
         self._on_input(
             Input(
                 message.subject.decode(errors="replace"),
                 message.data,
-                stored.at,
-                stored.position,
-                Ack(reply, self._session),
+                at // 1000,
+                position,
+                Ack(message.reply, self._session),
                 headers.get(wire.RE) or headers.get("Nats-Msg-Id"),
                 headers.get("Content-Type"),
             )
@@ -216,7 +218,7 @@ class Bus:
                 await anyio.sleep(0.5)
 
     def _status(self, headers: dict[str, str]) -> None:
-        """A pull ended: what it did not bring is no longer outstanding."""
+        """A pull ended: what it did not bring is no longer outstanding. Raises `KeyError` for what the server does not say."""
         if headers["Status"] == WRONG_PIN:
             self.unpinned.set()
         left = int(headers.get("Nats-Pending-Messages", "0"))
@@ -224,20 +226,21 @@ class Bus:
         if headers["Status"] not in ("404", "408", "100", WRONG_PIN):
             log.info("the server ended a pull", status=headers["Status"], why=headers.get("Description"))
             self._outstanding = 0
+        if self.source.pin:
+            self._due.ring()
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
-    async def publish(self, subject: str, data: bytes, re: str | None = None) -> bool:
-        """Say something. False: it is larger than the server takes, and in the log only, so its reader fails closed.
+    def line(self, subject: str, data: bytes, re: str | None = None) -> bytes:
+        """Something to be said. Nothing: it is larger than the server takes, and in the log only, so its reader fails closed.
 
         The server counts headers too, and ends the connection of who sends too much; the client counts the payload alone.
         """
         size = len(data) + (len(re.encode()) + HEADER if re else 0)
         if size > self.client.max_payload:
             log.error("too large for the bus, it is in the log only", subject=subject, bytes=size)
-            return False
-        await self._send(line(subject, data, headers=header_lines({wire.RE: re}) if re else NO_HEADERS))
-        return True
+            return b""
+        return line(subject, data, headers=header_lines({wire.RE: re}) if re else NO_HEADERS)
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
         """Inputs that were answered. Only on the connection that they came on: with another, their answers may be lost.
@@ -245,12 +248,12 @@ class Bus:
         What is not acknowledged comes again, and is answered again with the same words.
         """
         if self.client.is_connected and self.client.stats["reconnects"] == self._connection:
-            lines = b"".join([line(ack.subject, b"+ACK") for ack in acks if ack.session == self._session])
+            lines = b"".join([ACKNOWLEDGED % ack.subject for ack in acks if ack.session == self._session])
             if lines:
-                await self._send(lines)
+                await self.send(lines)
 
-    async def _send(self, lines: bytes) -> None:
-        """Publish; while the bus is away and the client's buffer full, wait."""
+    async def send(self, lines: bytes) -> None:
+        """Say what `line` made, joined; while the bus is away and the client's buffer full, wait."""
         while True:
             try:
                 return await self.client.send(lines)
@@ -262,20 +265,17 @@ class Bus:
 
 
 CONSUMER: Final = DAEMON.consumer
-READ: Final = (b"NATS/1.0 ", wire.RE.encode(), b"Nats-Msg-Id", b"Content-Type")  # marks of headers that are read here
+ACKNOWLEDGED: Final = b"PUB %b  4\r\n+ACK\r\n"
 
+# marks of headers that are read here
+_READ: Final = re.compile(rb"NATS/1\.0 |%b|Nats-Msg-Id|Content-Type" % wire.RE.encode()).search
 
-class _Stored(NamedTuple):
-    position: int
-    sequence: int
-    at: int
-
-
-def _stored(reply: str) -> _Stored:
-    """Stream position, consumer sequence and time (µs) out of an acknowledgement subject, old form or new."""
-    parts = reply.split(".")
-    first = 4 if len(parts) == 9 else 6
-    return _Stored(int(parts[first + 1]), int(parts[first + 2]), int(parts[first + 3]) // 1000)
+# Stream position, consumer sequence and time (ns) out of an acknowledgement subject, old form or new; what is in it is written
+# into the protocol as it is.
+_STORED: Final = re.compile(
+    rb"\$JS\.ACK(?:(?:\.%b){2}|(?:\.%b){4})\.[0-9]+\.([0-9]+)\.([0-9]+)\.([0-9]+)\.[0-9]+(?:\.%b)?"
+    % (3 * (rb"[^\x00-\x20.\x7f-\xff]+",))
+).fullmatch
 
 
 async def connect(

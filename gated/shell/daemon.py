@@ -177,7 +177,7 @@ def check_keys(custody: Custody | None, policy: Policy) -> None:
 
 def _assemble(settings: Settings, event_log: EventLog, policy: Policy, client: SturdyClient) -> Daemon:
     receiver = bus.Bus(client, lambda item: runs.take(item), lambda: runs.room())
-    outlet = Outlet(receiver.publish, receiver.acknowledge, settings.prefix, receiver.caught_up)
+    outlet = Outlet(receiver.line, receiver.send, receiver.acknowledge, settings.prefix, receiver.caught_up)
     custody = settings.custody
     vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
     if custody is not None:

@@ -35,6 +35,11 @@ class Bell:
                 self._waiter = None
         self._rung = False
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a task waits for a ring, and was not woken yet."""
+        return self._waiter is not None and not self._rung
+
 
 class Handover(Generic[T]):
     """A queue of one giver and one taker, with `room` for so many items."""
@@ -60,6 +65,16 @@ class Handover(Generic[T]):
         self._items.clear()
         self._left.ring()
         return taken
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was handed over that is not taken yet."""
+        return bool(self._items)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the taker is done with what it took, and waits for more."""
+        return self._came.awaited and not self._items
 
     def close(self) -> None:
         """Nothing more will be handed over."""

@@ -13,31 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLimitError
 
-from gated.shell.nats_reader import Reader
+from gated.shell.nats_reader import Hear, Reader
+from gated.shell.nats_reader import Heard as Heard
 
 CLOSE_SECONDS: Final = 2.0
 
 NO_HEADERS: Final = b""
 ACKNOWLEDGES: Final = b"PUB $JS.ACK."
 _PLAIN: Final = re.compile(r"[!-~]+").fullmatch  # what no subject may have is what ends it in the protocol
-
-
-class Heard(NamedTuple):
-    """A message as it was read. `headers` begin with their line `NATS/1.0`, and are empty where there are none."""
-
-    subject: bytes
-    reply: bytes
-    data: bytes
-    headers: bytes
 
 
 def header_lines(headers: Mapping[str, str]) -> bytes:
@@ -75,7 +68,7 @@ def line(subject: str, data: bytes, reply: str = "", headers: bytes = NO_HEADERS
 class Straight:
     """To be given to `subscribe` as `cb`: `hear` is called with each message when it is read, in their order."""
 
-    def __init__(self, hear: Callable[[Heard], None]) -> None:
+    def __init__(self, hear: Hear) -> None:
         self.hear = hear
 
     async def func(self, message: Msg) -> None:
@@ -92,29 +85,37 @@ class SturdyClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ps = Reader(self)
+        self._ps: Reader = Reader(self)
+
+    async def subscribe(self, subject: str, queue: str = "", cb: Any = None, **more: Any) -> Subscription:  # type: ignore[override]
+        if not isinstance(cb, Straight):
+            return await super().subscribe(subject, queue, cb, **more)
+        sid = b"%d" % (self._sid + 1)  # which it will have
+        self._ps.hearing[sid] = cb.hear
+        try:
+            return await super().subscribe(subject, queue, cb, **more)
+        except BaseException:
+            del self._ps.hearing[sid]
+            raise
+
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        self._ps.hearing.pop(b"%d" % sid, None)
+        super()._remove_sub(sid, max_msgs)
 
     async def send(self, lines: bytes) -> None:
         """Send messages that `line` made, joined. Raises what `publish` does, and as there waits only for a full buffer."""
-        if self.is_closed:
-            raise ConnectionClosedError
-        if not self.is_connected and self._pending_data_size + len(lines) > self._max_pending_size:
-            raise OutboundBufferLimitError
+        size = self._pending_data_size + len(lines)
+        if self._status != Client.CONNECTED:
+            if self.is_closed:
+                raise ConnectionClosedError
+            if not self.is_connected and size > self._max_pending_size:
+                raise OutboundBufferLimitError
         self._pending.append(lines)
-        self._pending_data_size += len(lines)
-        if self._pending_data_size > self._max_pending_size:
+        self._pending_data_size = size
+        if size > self._max_pending_size:
             await self._flush_pending(force_flush=True)
         elif self._flush_queue is None or self._flush_queue.empty():
             await self._flush_pending()
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        subscription = self._subs.get(sid)
-        if subscription is None or not isinstance(subscription._cb, Straight):
-            return await super()._process_msg(sid, subject, reply, data, headers)
-        try:
-            subscription._cb.hear(Heard(subject, reply, data, headers or NO_HEADERS))
-        except Exception as error:  # of whoever hears: as the client does it, the connection lives on
-            await self._error_cb(error)
 
     async def close(self) -> None:
         """A connection that is broken already cannot be flushed, and is as closed as any; after a TLS handshake that failed, the

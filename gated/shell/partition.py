@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import anyio
 import msgspec
 import structlog
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -197,7 +198,7 @@ class Partition:
         source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
         place = self.place
         bus = Bus(place.client, lambda item: take(runs, item), lambda: runs.room(), source)
-        outlet = Outlet(bus.publish, bus.acknowledge, place.names.prefix, tells_time=True)
+        outlet = Outlet(bus.line, bus.send, bus.acknowledge, place.names.prefix, tells_time=True)
         more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
         runs = Runs(event_log, self.host.policy(), outlet, *more)
         runs.telemetry = self.host.telemetry
@@ -259,7 +260,7 @@ def take(runs: Runs, item: Input) -> None:
     if due and is_id(tokens[3]) and is_id(tokens[4]):
         runs.say(Said(ThreadId(tokens[3]), RunId(tokens[4]), DeadlineReached(TIMER, due), item.at, item.position, item.ack, None))
     else:  # which says what is wrong with it, in its sender's words
-        runs.take(item._replace(subject=".".join(tokens[:2] + tokens[3:])))
+        runs.take(replace(item, subject=".".join(tokens[:2] + tokens[3:])))
 
 
 def _due(data: bytes) -> int:

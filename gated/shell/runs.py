@@ -1,9 +1,9 @@
 """The serialiser: inputs in, records appended, answers out, thread after thread, each thread strictly in order.
 
-One task decides (the core is CPU-bound, so more would not help), one commits and publishes; between them stands a short
-queue, so that the next inputs are decided while the last ones are being made durable. A few are decided at a time, so that the
-disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be asked about, or a
-long thread that must be read first, is set aside with the rest of its thread.
+One task decides (the core is CPU-bound, so more would not help), one commits, one answers; between them stand short queues, so
+that the next inputs are decided, and the next records made durable, while the last ones are answered. A few are decided at a
+time, so that the disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be
+asked about, or a long thread that must be read first, is set aside with the rest of its thread.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append or a look that fails
 is tried again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -18,6 +18,7 @@ from typing import Final, ParamSpec, TypeVar
 import anyio
 import structlog
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from gated import wire
 from gated.core import decide as core
@@ -61,7 +62,7 @@ QUEUE: Final = 16  # batches between deciding and committing, which takes all of
 CAPACITY: Final = 4096  # inputs that wait in memory
 ASIDE: Final = 16_384  # inputs that are set aside at the same time; those of other threads go on meanwhile
 RETRY: Final = 0.25  # seconds between two attempts to append
-LOST: Final = BATCH * (QUEUE + 2)  # the newest records that a crash may have kept from being published
+LOST: Final = 3 * BATCH * QUEUE  # the newest records that a crash may have kept from being published
 
 Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
 
@@ -147,8 +148,7 @@ class Runs:
         while True:
             await self._overloaded.wait()
             refused, self._refused = self._refused, []
-            for said, asked in refused:
-                await self.answering.refuse(said, asked, OVERLOADED, OVERLOADED_WHY)
+            await self.answering.refuse(refused, OVERLOADED, OVERLOADED_WHY)
             await self.outlet.acknowledge([said.ack for said, _ in refused if said.ack is not None])
             self.health.overloaded += len(refused)
 
@@ -157,9 +157,11 @@ class Runs:
     async def run(self) -> None:
         """Work until `drain`, then until everything that came in is settled."""
         decided: Handover[Batch] = Handover(QUEUE)
+        durable: Handover[list[Settled]] = Handover(1)
         async with anyio.create_task_group() as tasks:
             self._aside.tasks = tasks
-            tasks.start_soon(self._commit_all, decided)
+            tasks.start_soon(self._commit_all, decided, durable)
+            tasks.start_soon(self._answer_all, durable)
             timers = anyio.CancelScope()
             tasks.start_soon(self.timers.run, timers)
             refusing = anyio.CancelScope()
@@ -201,7 +203,7 @@ class Runs:
             return batch
         redactors = [policy.redactor for policy in policies]
         found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch], redactors)
-        return [said._replace(observation=observation) for said, observation in zip(batch, found, strict=True)]
+        return [replace(said, observation=observation) for said, observation in zip(batch, found, strict=True)]
 
     async def _settle(self, said: Said) -> Settled | None:
         """Decide one input on the state that those before it left; None where it is set aside."""
@@ -259,25 +261,40 @@ class Runs:
 
     # --- committing --------------------------------------------------------------------------------------------------
 
-    async def _commit_all(self, decided: Handover[Batch]) -> None:
+    async def _commit_all(self, decided: Handover[Batch], durable: Handover[list[Settled]]) -> None:
         while batches := await decided.take_all():
             batch, dues = joined(batches)
             await self._append([item.record for item in batch if item.record is not None], dues)
             faults.point("appended")
-            for item in batch:
-                await self._patiently(self.answering.answer, item)
-                self._count(item)
-            await self.outlet.acknowledge([item.said.ack for item in batch if item.said.ack is not None])
-            faults.point("acknowledged")
-            changed = {item.said.thread for item in batch if item.record is not None}
-            await self.threads.settle_down(changed, self._is_busy)
-            self.health.threads = len(self.threads.states)
+            if decided.waits or not durable.idle:
+                await durable.put(batch)
+            else:  # nothing to do meanwhile: no other task need be woken
+                await self._answer(batch)
+        durable.close()
 
-    def _count(self, item: Settled) -> None:
-        """What was durable and answered, for whoever watches the gate."""
-        if item.record is not None:
-            seconds = time.time() - item.said.at / 1e6 if item.said.position else None
-            self.telemetry.heard(item.record, item.decisions, item.agent, seconds)
+    async def _answer_all(self, durable: Handover[list[Settled]]) -> None:
+        while batches := await durable.take_all():
+            for batch in batches:
+                await self._answer(batch)
+
+    async def _answer(self, batch: list[Settled]) -> None:
+        answering = self.answering
+        for item in batch:
+            if not answering.answered(item):
+                await self._patiently(answering.answer, item)
+        await answering.say()
+        now = time.time()
+        for item in batch:
+            faults.point("published")
+            if item.record is not None:
+                said = item.said
+                seconds = now - said.at / 1e6 if said.position else None
+                self.telemetry.heard(item.record, item.decisions, item.agent, seconds)
+        await self.outlet.acknowledge([item.said.ack for item in batch if item.said.ack is not None])
+        faults.point("acknowledged")
+        changed = {item.said.thread for item in batch if item.record is not None}
+        await self.threads.settle_down(changed, self._is_busy)
+        self.health.threads = len(self.threads.states)
 
     async def _append(self, records: list[Record], dues: list[Due]) -> None:
         """Make the records durable, however long it takes. Raises `LogConflict` where another writer was here."""

@@ -14,10 +14,10 @@ from gated.shell.bus import Ack
 
 TIMER: Final = Sender("timer", "daemon")
 
-Publish = Callable[[str, bytes, str | None], Awaitable[bool]]  # False: it is larger than the bus takes
+Line = Callable[[str, bytes, str | None], bytes]  # what is said on a subject, as `send` takes it; nothing: it is too large
 
 
-class Said(NamedTuple):
+class Said(Struct, frozen=True, gc=False):
     """One thing that was said for a run, and where it came from."""
 
     thread: ThreadId
@@ -31,7 +31,7 @@ class Said(NamedTuple):
     looked: bool = False  # on the disk, for where its paths lead
 
 
-class Settled(NamedTuple):
+class Settled(Struct, frozen=True, gc=False):
     """What became of an input: a record to append, replies that need none, or (`again`) a look-up in the log."""
 
     said: Said
@@ -73,9 +73,10 @@ class Health(Struct):
 
 
 class Outlet(NamedTuple):
-    """The way out to the bus."""
+    """The way out to the bus. `send` takes lines joined."""
 
-    publish: Publish
+    line: Line
+    send: Callable[[bytes], Awaitable[object]]
     acknowledge: Callable[[Sequence[Ack]], Awaitable[object]]
     prefix: str = wire.PREFIX
     caught_up: Callable[[], Awaitable[None]] | None = None  # waits until all that is stored was taken

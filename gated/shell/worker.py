@@ -69,7 +69,7 @@ class Worker:
         self.state: WorkerState = "working"
         self.partitions = [Partition(number, place, self) for number in range(place.shape.partitions)]
         # what is asked of the whole cluster is answered from its log, by a serialiser that is given nothing to serialise
-        outlet = Outlet(_nowhere, _nowhere, settings.prefix, tells_time=True)
+        outlet = Outlet(lambda *_: b"", _nowhere, _nowhere, settings.prefix, tells_time=True)
         self.view = Runs(reader, policy, outlet, place.vault)  # type: ignore[arg-type]
         self.writer = JetStreamLog(place.api, place.names, place.shape, place.worker)
         self.telemetry = self.view.telemetry  # one for all partitions that are here

@@ -64,7 +64,7 @@ async def test_what_is_too_large_for_the_server_is_not_sent_and_the_connection_l
         own = await connected(there)
         most = own.client.max_payload
         for size in (most + 1, most, most - 10, most - bus.HEADER - 1, 1):
-            await own.publish("gated.events.t.r", b"x" * size, "m")
+            await own.send(own.line("gated.events.t.r", b"x" * size, "m"))
         await until(lambda: heard[-1:] == [1])
         assert heard == [most - bus.HEADER - 1, 1]
         assert own.client.stats["reconnects"] == 0
@@ -84,7 +84,7 @@ async def test_while_the_bus_is_away_publishing_waits_and_loses_nothing(tmp_path
         async def publish() -> None:
             nonlocal sent
             for _ in range(40):
-                await own.publish("gated.events.t.r", b"x" * 100_000)
+                await own.send(own.line("gated.events.t.r", b"x" * 100_000))
                 sent += 1
 
         async with anyio.create_task_group() as tasks:

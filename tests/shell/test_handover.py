@@ -49,6 +49,18 @@ async def test_all_that_is_given_is_taken_in_order_and_never_more_waits_than_the
     assert most == 3
 
 
+async def test_a_queue_knows_whether_its_taker_waits() -> None:
+    queue: Handover[int] = Handover(2)
+    assert (queue.waits, queue.idle) == (False, False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.take_all)
+        await anyio.wait_all_tasks_blocked()
+        assert (queue.waits, queue.idle) == (False, True)
+        await queue.put(1)
+        assert (queue.waits, queue.idle) == (True, False)
+    assert (queue.waits, queue.idle) == (False, False)
+
+
 async def test_a_closed_queue_gives_what_is_left_and_then_nothing() -> None:
     queue: Handover[str] = Handover(2)
     await queue.put("a")

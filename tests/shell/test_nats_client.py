@@ -58,7 +58,7 @@ def written(subject: bytes, sid: int, reply: bytes, data: bytes, headers: bytes)
 
 def told_in(pieces: list[bytes]) -> list[Any]:
     listening = Listening()
-    reader = Reader(listening)
+    reader = Reader(listening)  # type: ignore[arg-type]
 
     async def read() -> None:
         for piece in pieces:
@@ -86,7 +86,7 @@ def test_what_is_no_line_of_the_protocol_ends_the_reading(line: bytes) -> None:
 
 async def test_nothing_is_told_of_a_connection_that_was_lost_meanwhile() -> None:
     listening = Listening()
-    reader = Reader(listening)
+    reader = Reader(listening)  # type: ignore[arg-type]
 
     async def lost(said: str) -> None:
         reader.reset()

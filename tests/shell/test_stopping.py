@@ -106,12 +106,12 @@ async def test_what_a_failing_daemon_decided_and_never_said_is_said_at_the_next_
 ) -> None:
     """Found by reading: closing its log sealed it, and a sealed log was taken for one of which all had been said."""
     write_policy(tmp_path, ASKING)
-    answer = Answering.answer
+    answered = Answering.answered
 
-    async def failing(self: Answering, item: Settled) -> None:
+    def failing(self: Answering, item: Settled) -> bool:
         if isinstance(item.said.observation, DeadlineReached):
             raise RuntimeError("an error that nobody thought of")
-        await answer(self, item)
+        return answered(self, item)
 
     async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
         heard = await ears(worker, "worker")
@@ -122,7 +122,7 @@ async def test_what_a_failing_daemon_decided_and_never_said_is_said_at_the_next_
                 await anyio.sleep(PATIENCE)
 
         with monkeypatch.context() as broken:
-            broken.setattr(Answering, "answer", failing)
+            broken.setattr(Answering, "answered", failing)
             with pytest.raises(BaseExceptionGroup):
                 await fail()
         async with daemon_on(bus, tmp_path):
