@@ -1,4 +1,4 @@
-"""Units of the policy file: durations as people write them, and US dollars as whole micro-dollars."""
+"""Units as people write them: durations and US dollars of the policy file, and how many of something there are."""
 
 from __future__ import annotations
 
@@ -72,3 +72,8 @@ def format_usd(microusd: int) -> str:
     whole, rest = divmod(abs(microusd), 1_000_000)
     text = f"{whole}.{rest:06}".rstrip("0").rstrip(".")
     return f"-{text}" if microusd < 0 else text
+
+
+def some(number: int, what: str) -> str:
+    """`1 record`, `2 records`, `1,024 records`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

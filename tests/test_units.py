@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gated.units import MAX_USD, SECOND, format_duration, format_usd, parse_duration, parse_usd
+from gated.units import MAX_USD, SECOND, format_duration, format_usd, parse_duration, parse_usd, some
 
 
 @pytest.mark.parametrize(
@@ -127,3 +127,8 @@ def test_dollars_are_written_short(microusd: int, text: str) -> None:
 def test_dollars_there_and_back(microusd: int) -> None:
     assert parse_usd(format_usd(microusd)) == microusd
     assert Decimal(format_usd(microusd)) * 10**6 == microusd
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 records"), (1, "1 record"), (2, "2 records"), (1024, "1,024 records")])
+def test_of_one_thing_there_is_one(number: int, text: str) -> None:
+    assert some(number, "record") == text

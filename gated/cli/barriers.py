@@ -19,6 +19,7 @@ from gated.events import RunId, ThreadId
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import read_policy
+from gated.units import some
 
 SHOWN = 20  # violations in the text
 Curves = dict[tuple[ThreadId, RunId], Curve]
@@ -123,4 +124,4 @@ def _picture(log: str, found: Sequence[Closest], curves: Curves) -> str:
         for item in found
     ]
     drawn = f" (in each panel the {DRAWN} that came closest)" if len(curves) > DRAWN else ""
-    return svg(f"Barriers of {len(curves)} runs in {Path(log).name}{drawn}: below 0 is outside the safe set", panels)
+    return svg(f"Barriers of {some(len(curves), 'run')} in {Path(log).name}{drawn}: below 0 is outside the safe set", panels)

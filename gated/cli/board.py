@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from gated.cli import ticket_text
+from gated.units import some
 
 Line = dict[str, Any]
 
@@ -109,8 +110,8 @@ class Board:
         elif key in ("escape", "backspace"):
             self.page = None
         elif key == "a" and self.unseen:
-            lines = "1 line" if self.unseen == 1 else f"{self.unseen} lines"
-            self.message = f"{lines} below were not on the screen yet: look at the end of it first"
+            were = "was" if self.unseen == 1 else "were"
+            self.message = f"{some(self.unseen, 'line')} below {were} not on the screen yet: look at the end of it first"
         elif key == "a":
             return Wish("approve", page)
         elif key == "r":

@@ -11,6 +11,7 @@ from rich.markup import escape
 from gated.cli.operator import Operator, Place, at_bus, checked_id, place_of
 from gated.cli.output import NO, Json, colour, fail, say, say_json, table
 from gated.cli.shared import taking
+from gated.units import some
 
 
 @taking(place_of)
@@ -61,7 +62,7 @@ def _show(run: str, found: dict[str, Any]) -> None:
     if found["status"] != "open":
         say(f"run {escape(run)} takes no more calls: {found['status']}")
         return
-    say(f"run {escape(run)} may make {found['calls']} more calls, as far as calls are counted")
+    say(f"run {escape(run)} may make {some(found['calls'], 'more call')}, as far as calls are counted")
     table(("limit", "left", "of", "unit", "whose"), (_row(limit) for limit in found["limits"]))
     if "barriers" in found:
         say("barriers " + ", ".join(f"{name} {value:g}" for name, value in found["barriers"].items()))

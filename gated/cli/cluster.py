@@ -13,6 +13,7 @@ from gated.cli.help import group
 from gated.cli.output import NO, Json, Prefix, fail, run_async, say, say_json, table
 from gated.shell.bus import connect
 from gated.shell.login import login
+from gated.units import some
 
 app = group("The workers that share a log on the bus.", "gated cluster status --nats nats://bus:4222 --user operator:ann")
 
@@ -79,7 +80,8 @@ def _print_status(found: dict[str, Any], stuck: list[dict[str, Any]], every: boo
         )
     idle = sum(one["owner"] is None for one in found["partitions"])
     replicas = "no replicas" if found["replicas"] == 1 else f"{found['replicas']} replicas"
-    say(f"{len(found['partitions'])} partitions, {idle} of them idle; {replicas}; {found['lag']} inputs wait")
+    partitions = f"{some(len(found['partitions']), 'partition')}, {idle} of them idle"
+    say(f"{partitions}; {replicas}; {some(found['lag'], 'input')} not settled")
     if stuck:
         say(f"[red]inputs wait and nobody has their partition[/]: {', '.join(str(one['partition']) for one in stuck)}")
 
@@ -108,9 +110,9 @@ def drain(
     elif undo:
         say(f"worker {worker} takes part again")
     else:
-        say(f"worker {worker} handed over {done['released'] - done['left']} partitions")
+        say(f"worker {worker} handed over {some(done['released'] - done['left'], 'partition')}")
     if done["left"] and not undo:
-        fail(f"worker `{worker}` still has {done['left']} partitions", NO)
+        fail(f"worker `{worker}` still has {some(done['left'], 'partition')}", NO)
 
 
 async def _ask(url: str, user: str, prefix: str, verb: str, question: dict[str, Any]) -> Any:

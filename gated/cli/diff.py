@@ -17,6 +17,7 @@ from gated.core.whatif import Compared, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
+from gated.units import some
 
 SHOWN = 50
 
@@ -85,7 +86,7 @@ def _print(found: tuple[Differing, ...], flips: list[tuple[Compared, Compared]],
     if not flips:
         say("[green]no recorded call flips[/]")
         return
-    say(f"[red]{len(flips)} recorded verdicts flip[/]")
+    say(f"[red]{some(len(flips), 'recorded verdict')} flip{'s' if len(flips) == 1 else ''}[/]")
     columns = ("run", "call", "tool", "old", "new", "why")
     table(columns, (_row(a, b) for a, b in flips[:SHOWN]))
     if len(flips) > SHOWN:

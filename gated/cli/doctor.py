@@ -7,8 +7,9 @@ from rich.markup import escape
 
 from gated.cli.help import single
 from gated.cli.operator import Place, at_bus, place_of
-from gated.cli.output import NO, Json, say, say_json, some
+from gated.cli.output import NO, Json, say, say_json
 from gated.cli.shared import taking
+from gated.units import some
 
 app = single()
 

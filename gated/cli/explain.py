@@ -28,6 +28,7 @@ from gated.shell.embedding import prepared_call
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import load_stored
+from gated.units import some
 
 COLOURS = {"ok": "green", "warn": "yellow", "ask": "yellow", "deny": "red", "off": "dim"}
 
@@ -154,7 +155,7 @@ def _state(records: list[Record], known: dict[str, Policy], run: str | None) -> 
 
 def _only_agent(policy: Policy) -> str:
     if len(policy.agents) != 1:
-        fail(f"the policy has {len(policy.agents)} agents: say who asks with --agent")
+        fail(f"the policy has {some(len(policy.agents), 'agent')}: say who asks with --agent")
     return str(next(iter(policy.agents)))
 
 

@@ -34,6 +34,7 @@ from gated.shell.log.archive import Archived, archive
 from gated.shell.log.jsonl import Imported, JsonlLog, export_lines, read_export, take_in
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
+from gated.units import some
 
 app = single()
 log_app = group("Look into a log, take it out, put it in.", "gated log ls")
@@ -91,9 +92,9 @@ def replay(
         skipped = {"not_replayable": done.skipped, "not_replayable_records": done.not_replayable}
         say_json({"ok": difference is None, "records": done.records, "difference": difference, **skipped})
     elif difference is None:
-        say(f"[green]the same[/]: {done.records} records decided again, byte for byte")
+        say(f"[green]the same[/]: {some(done.records, 'record')} decided again, byte for byte")
         if done.skipped:
-            say(f"[yellow]not replayable[/]: {done.skipped} records, for a rule would have to read what was redacted")
+            say(f"[yellow]not replayable[/]: {some(done.skipped, 'record')}, for a rule would have to read what was redacted")
         for item in done.not_replayable[:SHOWN]:
             say(f"  thread {escape(item.thread)}, run {escape(item.run)}, record {item.seq}: {escape(item.why)}")
         if done.skipped > SHOWN:
@@ -250,7 +251,7 @@ def export(
             async with whole_file(target) as out:
                 return await _write_lines(opened, threads, form, out)
 
-    say(f"{run_async(work)} lines written to {escape(str(target))}")
+    say(f"{some(run_async(work), 'line')} written to {escape(str(target))}")
 
 
 async def _write_lines(log: Readable, threads: set[ThreadId] | None, form: Format, out: anyio.AsyncFile[bytes]) -> int:
@@ -302,7 +303,8 @@ def archive_(
     if json_:
         say_json(done)
     elif done.threads:
-        say(f"{done.threads} threads with {done.records} records moved to {escape(str(target))}, {done.kept} records kept")
+        moved = f"{some(done.threads, 'thread')} with {some(done.records, 'record')}"
+        say(f"{moved} moved to {escape(str(target))}, {some(done.kept, 'record')} kept")
     else:
         say("no thread has finished that is not the newest, which stays: nothing to archive")
 
@@ -323,6 +325,6 @@ def import_(
             await opened.close()
 
     done: Imported = run_async(work)
-    say(f"{done.records} records appended to {escape(str(target))}")
+    say(f"{some(done.records, 'record')} appended to {escape(str(target))}")
     if done.foreign_checkpoints:
-        say(f"[yellow]{done.foreign_checkpoints} checkpoints left out[/]: behind other records they seal nothing")
+        say(f"[yellow]{some(done.foreign_checkpoints, 'checkpoint')} left out[/]: behind other records they seal nothing")

@@ -106,11 +106,6 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
 
 
-def some(number: int, what: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def place_of(thread: str, run: str) -> str:
     """A run by its id, with that of its thread before it where they differ."""
     return run if run == thread else f"{thread}/{run}"

@@ -8,8 +8,9 @@ import typer
 from rich.markup import escape
 
 from gated.cli.operator import Operator, Place, View, at_bus, checked_id, place_of
-from gated.cli.output import NO, Json, fail, say, say_json, some
+from gated.cli.output import NO, Json, fail, say, say_json
 from gated.cli.shared import taking
+from gated.units import some
 from gated.wire import PolicyBind, RunKill, RunStart
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", metavar="RUN")]

@@ -37,7 +37,7 @@ from gated.events import (
 )
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
-from gated.units import rfc3339
+from gated.units import rfc3339, some
 from gated.views import run_view
 
 RUN: Final = "a run (`gated runs ls` shows them)"
@@ -183,8 +183,8 @@ def _story(body: Body) -> list[str]:
 
 def _print_state(view: dict[str, Any]) -> None:
     say(
-        f"phase {view['phase']}, {view['call_count']} calls admitted, {view['step_count']} steps, "
-        f"{view['hop_count']} hops, ${view['cost_usd']:g}, {len(view['in_flight'])} in flight"
+        f"phase {view['phase']}, {some(view['call_count'], 'call')} admitted, {some(view['step_count'], 'step')}, "
+        f"{some(view['hop_count'], 'hop')}, ${view['cost_usd']:g}, {len(view['in_flight'])} in flight"
     )
     say("barriers " + ", ".join(f"{name} {value:g}" for name, value in view["barriers"].items()))
     for machine, keys in view["machines"].items():

@@ -9,13 +9,13 @@ import typer
 from rich.markup import escape
 
 from gated.cli.help import single
-from gated.cli.output import Json, moment, run_async, say, say_json, some, table
+from gated.cli.output import Json, moment, run_async, say, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.stats import Spread, Stats, Verdicts
 from gated.events import unseal
 from gated.shell.log.open import open_log
-from gated.units import format_duration, rfc3339
+from gated.units import format_duration, rfc3339, some
 
 app = single()
 

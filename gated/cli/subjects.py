@@ -15,7 +15,7 @@ from msgspec import Struct, UnsetType
 from rich.markup import escape
 
 from gated.cli.operator import Creds, Name, Nats, Operator, Password, Place, checked_id, operate
-from gated.cli.output import CANNOT, NO, Authority, Json, Keys, console, fail, run_async, say, say_json, some, table
+from gated.cli.output import CANNOT, NO, Authority, Json, Keys, console, fail, run_async, say, say_json, table
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
@@ -26,6 +26,7 @@ from gated.shell.keys import KeyFileError
 from gated.shell.log import LogLocked
 from gated.shell.log.open import SCHEMES, Readable, open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
+from gated.units import some
 from gated.wire import Erase
 
 CLUSTER_KEYS: Final = Path("gated.keys")

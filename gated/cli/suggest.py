@@ -17,6 +17,7 @@ from gated.core.whatif import Compared, WhatIf
 from gated.documents import parse_document, write_yaml
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
+from gated.units import some
 
 SHOWN = 20
 
@@ -100,7 +101,7 @@ def _freed(found: list[Compared]) -> list[Compared]:
 def _report(found: list[Compared], out: Path | None) -> None:
     counts = _counts(found)
     where = f" in {out}" if out is not None else ""
-    _tell(f"the policy{where} allows {counts['still_allowed']} of {counts['allowed']} recorded calls that ran")
+    _tell(f"the policy{where} allows {counts['still_allowed']:,} of {some(counts['allowed'], 'recorded call')} that ran")
     _list("[red]it would have denied[/]", _denied(found), lambda item: item.derived.reason if item.derived else "")
     _list("[yellow]it lets through what was not allowed[/]", _freed(found), lambda item: item.recorded.reason)
 

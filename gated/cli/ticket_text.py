@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gated.core.order.templates import escape_text
+from gated.units import some
 
 Line = dict[str, Any]
 
@@ -156,7 +157,7 @@ def _call(line: Line) -> Text:
     more = f" and {line['calls'] - 1} more" if isinstance(line["calls"], int) and line["calls"] > 1 else ""
     preview = line["preview"]
     hidden = line["args_bytes"] - len(preview.encode())
-    rest = f" +{hidden} bytes" if hidden > 0 else ""
+    rest = f" +{some(hidden, 'byte')}" if hidden > 0 else ""
     return Text.assemble((escape_text(line["tool"], NAME), "bold"), f" {preview}{rest}{more}")
 
 

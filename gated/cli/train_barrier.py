@@ -20,6 +20,7 @@ from gated.learning.training import Plan, TooLittle, Trained, train
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.onnx_files import ModelError, write_model
+from gated.units import some
 
 SHOWN = 20
 MAX_WIDTH = 64
@@ -115,10 +116,10 @@ def _write(path: Path, raw: bytes) -> None:
 
 def _print(trained: Trained, out: Path, digest: str) -> None:
     table(("states", "safe", "unsafe"), [("learned from", *trained.learned), ("held out", *trained.held)])
-    say(f"{len(trained.features)} features: {escape(', '.join(trained.features))}")
-    say(f"fitted in {trained.fitted.rounds} rounds, loss {trained.fitted.loss:.3g}")
+    say(f"{some(len(trained.features), 'feature')}: {escape(', '.join(trained.features))}")
+    say(f"fitted in {some(trained.fitted.rounds, 'round')}, loss {trained.fitted.loss:.3g}")
     if trained.contradictions:
-        say(f"[yellow]{trained.contradictions} states are both safe and unsafe[/], as far as these features show")
+        say(f"[yellow]{some(trained.contradictions, 'state')} both safe and unsafe[/], as far as these features show")
     report = trained.invariance
     say(f"held-out safe calls: {report['total_checks']} checked, {report['violations']} would be refused")
     for item in trained.refused[:SHOWN]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from rich.markup import escape
 
 from gated.cli.help import single
-from gated.cli.output import NO, Json, fail, run_async, say, say_json, some
+from gated.cli.output import NO, Json, fail, run_async, say, say_json
 from gated.cli.progress import progressed
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.chain import Damage, merkle_root, wrong_policy
@@ -22,6 +22,7 @@ from gated.shell.custody import verifier_keys
 from gated.shell.log import LogDamaged
 from gated.shell.log.anchors import anchors_of
 from gated.shell.log.open import Readable, open_log
+from gated.units import some
 
 app = single()
 
@@ -125,7 +126,8 @@ def _print(found: Verified) -> None:
     else:
         say(f"[red]damaged[/]: position {found.damage.position}: {escape(found.damage.what)}")
     if found.archived:
-        say(f"{found.archived} of the records are in an archive; what was sealed before they went is checked there")
+        are = "is" if found.archived == 1 else "are"
+        say(f"{found.archived:,} of the records {are} in an archive; what was sealed before they went is checked there")
     if found.checkpoints:
         say(f"{some(found.checkpoints, 'checkpoint')} checked")
     if found.unverified:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from gated.cli.help import single
 from gated.cli.logs import threads_of
-from gated.cli.output import NO, Json, Keys, run_async, say, say_json, some, table
+from gated.cli.output import NO, Json, Keys, run_async, say, say_json, table
 from gated.cli.progress import progressed
 from gated.cli.subjects import vault_of
 from gated.cli.which_log import Folder, LogPath, log_of
@@ -19,6 +19,7 @@ from gated.core.whatif import Compared, Tally, WhatIf
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
+from gated.units import some
 
 app = single()
 

@@ -23,7 +23,7 @@ from gated.console.people import People, PeopleError, Person
 from gated.console.sessions import Attempts, Session, Sessions
 from gated.console.threads import Policies, Threads
 from gated.core.order.templates import escape_text
-from gated.units import format_duration, rfc3339
+from gated.units import format_duration, rfc3339, some
 
 if TYPE_CHECKING:
     from gated.console.oidc import Oidc  # an extra
@@ -189,6 +189,7 @@ def _environment() -> jinja2.Environment:
         "number": drawings.number,
         "short": lambda text: str(text)[:12],
         "bytes": lambda count: f"{count:,}",
+        "some": some,
         "usd": _usd,
     }
     return made

@@ -8,6 +8,7 @@ import anyio
 from msgspec import Struct
 
 from gated.console.line import Lines, NoAnswer
+from gated.units import some
 
 LOOK: Final = 15.0  # seconds between two looks
 SHOWN: Final = 5  # damaged threads that are named
@@ -40,4 +41,4 @@ class GateHealth:
             return  # what was known is shown on
         more = len(told.damaged) - SHOWN
         self.broken, self.policy = told.reload_failed, told.policy
-        self.damaged = (*list(told.damaged.values())[:SHOWN], *((f"and {more} more threads",) if more > 0 else ()))
+        self.damaged = (*list(told.damaged.values())[:SHOWN], *((f"and {some(more, 'more thread')}",) if more > 0 else ()))

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from gated import canonical
 from gated.core.order.templates import UNSAFE
+from gated.units import some
 
 LONG: Final = 300  # characters of a string that the short view shows
 SMALL: Final = 76  # characters of a container that is shown on one line
@@ -53,7 +54,7 @@ def show(value: Any, *, full: bool) -> Shown:
             if len(text) < len(token.text):
                 left = _size(token.text[LONG:])
                 clipped += left
-                parts.append(Markup('<span class="more">… {:,} bytes hidden</span>').format(left))
+                parts.append(Markup('<span class="more">… {} hidden</span>').format(some(left, "byte")))
         lines.append(Markup("").join(parts))
     else:
         told = total

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from gated.events import GENESIS, Record, RunId, ThreadId, encode
+from gated.units import some
 
 Heads = Mapping[ThreadId, tuple[int, str]]  # the last record of every thread: seq and hash
 
@@ -91,7 +92,7 @@ class ChainChecker:
         self.archived, self.records = self.archived + tail, self.records + tail
         if self.archived == self._anchors.records:
             return None
-        what = f"{self.archived} records are not here, {self._anchors.records} were archived"
+        what = f"{some(self.archived, 'record')} not here, and {self._anchors.records:,} archived"
         return Damage(self._anchors.position, "", 0, what)
 
     def _gap(self, position: int) -> str | None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from gated.core.chain import Anchors, ChainChecker, Damage, Heads, merkle_root
 from gated.events import Record
+from gated.units import some
 
 _ED25519: Final = b"\x01"  # the signature type of the signed-note page
 _DASH: Final = "\N{EM DASH} "
@@ -216,7 +217,7 @@ class SealedChecker:
             return damage
         if self.chain.records >= self._last:
             return None
-        what = f"the log has {self.chain.records} records, a checkpoint {self._last}: its end was cut off"
+        what = f"the log has {some(self.chain.records, 'record')}, a checkpoint {self._last}: its end was cut off"
         return Damage(self.chain.records, "", 0, what)
 
 

@@ -17,6 +17,7 @@ from gated.core.stages import dcbf
 from gated.events import Breach
 from gated.learning.examples import Example, features_of, split
 from gated.learning.fitting import Data, Fitted, fit
+from gated.units import some
 
 
 class Plan(Struct, frozen=True):
@@ -96,23 +97,23 @@ def _why(invariance: dict[str, Any], missed: Sequence[Missed]) -> str:
     if not invariance["total_checks"]:
         return "it takes every held-out state for unsafe, so there was nothing to check"
     if not invariance["forward_invariant"]:
-        return f"it would refuse {invariance['violations']} of {invariance['total_checks']} held-out calls that were safe"
-    return f"it takes {len(missed)} held-out unsafe states for safe" if missed else ""
+        checked = some(invariance["total_checks"], "held-out call")
+        return f"it would refuse {invariance['violations']:,} of {checked} that had been safe"
+    return f"it takes {some(len(missed), 'held-out unsafe state')} for safe" if missed else ""
 
 
 def _enough(learning: Sequence[Example], holding: Sequence[Example]) -> None:
-    for what, some in (("to learn from", learning), ("held out", holding)):
-        safe, unsafe = _counted(some)
+    for what, examples in (("to learn from", learning), ("held out", holding)):
+        safe, unsafe = _counted(examples)
         if not safe or not unsafe:
             lacking = "safe" if not safe else "unsafe"
-            raise TooLittle(
-                f"there is no {lacking} state among the runs {what}: {len(learning) + len(holding)} calls are too few"
-            )
+            calls = some(len(learning) + len(holding), "call")
+            raise TooLittle(f"there is no {lacking} state among the runs {what}, which had {calls}")
 
 
-def _counted(some: Sequence[Example]) -> tuple[int, int]:
-    safe = sum(example.safe for example in some)
-    return safe, len(some) - safe
+def _counted(examples: Sequence[Example]) -> tuple[int, int]:
+    safe = sum(example.safe for example in examples)
+    return safe, len(examples) - safe
 
 
 def _flat(width: int) -> tuple[LayerEntry, ...]:

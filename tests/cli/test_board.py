@@ -136,7 +136,7 @@ def test_what_agents_wrote_is_shown_as_text_and_what_is_hidden_is_counted() -> N
     console = Console(width=200)
     with console.capture() as captured:
         console.print(ticket_text.listing([line(1, preview="{…", args_bytes=5000)]))
-    assert "+4996 bytes" in captured.get()
+    assert "+4,996 bytes" in captured.get()
 
 
 def test_without_a_connection_it_says_so() -> None:

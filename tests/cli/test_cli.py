@@ -192,6 +192,7 @@ def test_an_export_that_fails_leaves_what_was_there(log: Path, tmp_path: Path) -
 def test_runs_and_records_as_people_read_them(log: Path) -> None:
     _, text, _ = gated("runs", "show", log, "r1")
     assert "run r1 of a on thread r1: open" in text
+    assert "2 calls admitted, 1 step, 3 hops, " in text
     assert "dcbf.barrier" in text
     assert json.loads(gated("runs", "ls", log, "--json")[1])[0]["call_count"] == 2
     assert "deny" in gated("log", "ls", log, "--decision", "deny")[1]

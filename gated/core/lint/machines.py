@@ -9,6 +9,7 @@ from gated.core.order.lint import May, calls_to_terminal, distances, flaws
 from gated.core.order.machines import Machine, Transition
 from gated.core.policy import Profile
 from gated.strict_json import Path
+from gated.units import some
 
 
 def machines(subject: Subject) -> Iterator[Advice]:
@@ -101,12 +102,13 @@ def _ends(where: Path, profile: Profile, machine: Machine, may: May, stages: dic
     if not machine.terminal & mine.keys():
         yield Advice(where, f"machine `{machine.name}` has no way to an end with the tools that the agent may call")
         return
+    needs = f"machine `{machine.name}` needs {some(steps, 'call')} to end"
     for limit, what in _limits(profile, stages):
         if steps > limit:
-            yield Advice(where, f"machine `{machine.name}` needs {steps} calls to end, {what} is {limit}")
+            yield Advice(where, f"{needs}, {what} is {limit}")
     budget = profile.privilege.budget
     if budget.max_total is not None and steps * profile.dcbf.per_call_microusd > budget.max_total:
-        yield Advice(where, f"machine `{machine.name}` needs {steps} calls to end, `max_total_cost_usd` does not pay for them")
+        yield Advice(where, f"{needs}, `max_total_cost_usd` does not pay for them")
 
 
 def _limits(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, str]]:

@@ -81,11 +81,13 @@ def _enough(subject: Subject, place: Path, rule: Rule) -> Iterator[Advice]:
         named = people_named((*stage, *asks.escalate_to), groups)
         wanted = 1 if asks.stages else asks.quorum
         if len(named) < wanted:
-            who = "1 person is" if len(named) == 1 else f"{len(named)} people are"
-            what = f"{who} named, {wanted} must answer"
-            yield Advice(place, f"the rule can never be satisfied: {what}")
+            yield Advice(place, f"the rule can never be satisfied: {_people(len(named))} named, {wanted} must answer")
         elif not asks.self_approval and len(named - owners) < wanted and owners:
-            yield Advice(place, f"without owners of agents, {len(named - owners)} people are left, and {wanted} must answer")
+            yield Advice(place, f"without owners of agents, {_people(len(named - owners))} left, and {wanted} must answer")
+
+
+def _people(number: int) -> str:
+    return "1 person is" if number == 1 else f"{number} people are"
 
 
 def _groups(subject: Subject) -> Iterator[Advice]:

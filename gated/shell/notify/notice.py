@@ -18,7 +18,7 @@ from gated import canonical
 from gated.core.order.templates import escape_text
 from gated.core.tickets import Ticket
 from gated.events import AnswerRule, Ask
-from gated.units import SECOND, format_duration, rfc3339
+from gated.units import SECOND, format_duration, rfc3339, some
 
 PREVIEW: Final = 1500  # characters of the arguments
 REASON: Final = 300
@@ -142,7 +142,7 @@ def _code(made: Notice) -> str:
 
 
 def _hidden(made: Notice) -> str:
-    return f"\n({made.hidden_bytes} more bytes: look at the whole ticket before you answer)" if made.hidden_bytes else ""
+    return f"\n({some(made.hidden_bytes, 'more byte')}: look at the whole ticket before you answer)" if made.hidden_bytes else ""
 
 
 # --- mail ------------------------------------------------------------------------------------------------------------
