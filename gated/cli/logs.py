@@ -6,7 +6,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +19,22 @@ from rich.progress import Progress
 from gated import cloudevents
 from gated.cli.help import group, single
 from gated.cli.log_lines import COLUMNS, Agent, Decided, Run, Selection, Since, Tool, Until, Wanted, rows
-from gated.cli.output import NO, Json, Keys, colour, errors, fail, moment, run_async, say, say_json, table, whole_file
+from gated.cli.output import (
+    NO,
+    STDOUT,
+    Json,
+    Keys,
+    colour,
+    errors,
+    fail,
+    moment,
+    run_async,
+    say,
+    say_json,
+    shown_json,
+    table,
+    whole_file,
+)
 from gated.cli.progress import progressed
 from gated.cli.subjects import erased_keys, register, vault_of
 from gated.cli.which_log import Folder, LogFirst, LogPath, log_and, log_of
@@ -41,9 +55,9 @@ log_app = group("Look into a log, take it out, put it in.", "gated log ls")
 app.add_typer(log_app, name="log")
 register(log_app)
 
-TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 MAX_TIME = 2**62  # µs, later than any record
 Target = Annotated[str | None, typer.Argument(help="The file to write.", metavar="FILE", show_default=False)]
+Out = Annotated[str | None, typer.Argument(help="The file to write; `-`: standard output.", metavar="FILE", show_default=False)]
 SHOWN = 5  # records that are not replayable, in the text for people
 
 
@@ -152,6 +166,7 @@ def show(
         bool, typer.Option("--reveal", help="As it was said, where the keys of what was taken out are here.")
     ] = False,
     keys: Keys = None,
+    json_: Annotated[bool, typer.Option("--json", help="On one line.")] = False,
 ) -> None:
     """One record whole, as JSON."""
     log, word = log_and("a position (`gated log ls` shows them)", log_, position_, data)
@@ -169,7 +184,11 @@ def show(
     if record is None:
         fail(f"the log has no record at position {position}", NO)
     body = json.loads(encode(_revealed(unseal(record), log, keys)) if reveal else record.body)
-    sys.stdout.write(json.dumps({**body, "hash": record.hash}, indent=2, ensure_ascii=False) + "\n")
+    whole = {**body, "hash": record.hash}
+    if json_:
+        say_json(whole)
+    else:
+        sys.stdout.write(shown_json(json.dumps(whole, indent=2, ensure_ascii=False)) + "\n")
 
 
 def _revealed(body: Body, log: str, keys: Path | None) -> Body:
@@ -232,12 +251,13 @@ class Format(StrEnum):
 @log_app.command("export", cls=LogFirst, epilog="Example: gated log export run.jsonl --run r1")
 def export(
     log_: LogPath = None,
-    target_: Target = None,
+    target_: Out = None,
     data: Folder = None,
     run: Run = None,
     form: Annotated[
         Format, typer.Option("--format", help="`jsonl` can be verified and replayed; `cloudevents` is one event a decision.")
     ] = Format.jsonl,
+    json_: Json = False,
 ) -> None:
     """Write the log (or the threads of one run, whole) as JSON lines that verify and replay by themselves, or as CloudEvents."""
     log, name = log_and("the file to write", log_, target_, data, file=True)
@@ -251,7 +271,13 @@ def export(
             async with whole_file(target) as out:
                 return await _write_lines(opened, threads, form, out)
 
-    say(f"{some(run_async(work), 'line')} written to {escape(str(target))}")
+    lines = run_async(work)
+    if target == STDOUT:
+        return
+    if json_:
+        say_json({"file": name, "lines": lines})
+    else:
+        say(f"{some(lines, 'line')} written to {escape(name)}")
 
 
 async def _write_lines(log: Readable, threads: set[ThreadId] | None, form: Format, out: anyio.AsyncFile[bytes]) -> int:
@@ -281,10 +307,7 @@ def archive_(
     log_: LogPath = None,
     target_: Target = None,
     data: Folder = None,
-    before: Annotated[
-        datetime | None,
-        typer.Option(help="Only threads whose last record is older (UTC).", formats=TIMES),
-    ] = None,
+    before: Annotated[str | None, typer.Option(help="Only threads whose last record is older (RFC 3339).")] = None,
     json_: Json = False,
 ) -> None:
     """Move threads whose runs have all ended out of a log, a SQLite file that no daemon is writing, into a new .jsonl file.
@@ -292,12 +315,14 @@ def archive_(
     Both verify afterwards; the log keeps the threads' last hashes as anchors.
     """
     log, target = map(Path, log_and("the file to write", log_, target_, data, file=True))
+    if target == STDOUT:
+        fail("an archive is a file of its own, which nobody may lose: name it")
+    at = moment("--before", before)
 
     async def work() -> Archived:
         folder = folder_of_keys(log)
         custody = None if folder is None else await anyio.to_thread.run_sync(open_custody, folder, Copies())
-        at = MAX_TIME if before is None else int(before.replace(tzinfo=UTC).timestamp() * 1_000_000)
-        return await archive(log, target, at, None if custody is None else custody.sealing)
+        return await archive(log, target, MAX_TIME if at is None else at, None if custody is None else custody.sealing)
 
     done = run_async(work)
     if json_:
@@ -313,6 +338,7 @@ def archive_(
 def import_(
     source: Annotated[Path, typer.Argument(help="A .jsonl export.")],
     target: Annotated[Path, typer.Argument(help="The SQLite log to append to; made where it is missing.")],
+    json_: Json = False,
 ) -> None:
     """Append an export to a log, whole or not at all; every record must continue its thread's chain."""
 
@@ -325,6 +351,9 @@ def import_(
             await opened.close()
 
     done: Imported = run_async(work)
+    if json_:
+        say_json(done)
+        return
     say(f"{some(done.records, 'record')} appended to {escape(str(target))}")
     if done.foreign_checkpoints:
         say(f"[yellow]{some(done.foreign_checkpoints, 'checkpoint')} left out[/]: behind other records they seal nothing")

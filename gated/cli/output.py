@@ -1,7 +1,11 @@
-"""How commands speak: tables and sentences for people, JSON for machines, errors on standard error with their exit status."""
+"""How commands speak: tables and sentences for people, JSON for machines, errors on standard error with their exit status.
+
+Agents wrote much of what is shown: none of it reaches a terminal as anything but text that can be seen.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +25,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gated.core.order.templates import UNSAFE, escape_text
 from gated.errors import GatedError
 from gated.events import UnsealError
 
@@ -38,10 +43,24 @@ Authority = Annotated[
 Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject of the gate.")]
 
 NO, CANNOT = 1, 2
+STDOUT: Final = Path("-")
 WIDEST = 10_000  # characters of a line
 
-console = Console()
-errors = Console(stderr=True)
+
+class Safe(Console):
+    """Writes out the control, bidi and zero-width characters of any text; a line break is for whoever prints it."""
+
+    def render_str(self, text: str, **more: Any) -> Text:
+        return super().render_str("\n".join(map(on_one_line, text.split("\n"))), **more)
+
+
+console = Safe(emoji=False)  # `:x:` is what an agent wrote, not a picture
+errors = Safe(stderr=True, emoji=False)
+
+
+def on_one_line(text: str) -> str:
+    """Any text, with every character that a terminal obeys, or does not show, written out."""
+    return escape_text(text, len(text))
 
 
 def say(text: str) -> None:
@@ -49,7 +68,7 @@ def say(text: str) -> None:
 
     A word is never broken: an address or a digest longer than a line can still be opened or copied.
     """
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
+    console.print(on_one_line(text), highlight=False, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
 
 
 def say_beneath(head: str, text: str) -> None:
@@ -60,12 +79,17 @@ def say_beneath(head: str, text: str) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column()
-    grid.add_row(head, text)
+    grid.add_row(head, on_one_line(text))
     console.print(grid, highlight=False)
 
 
 def say_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.write(shown_json(msgspec.json.encode(value, enc_hook=str).decode()) + "\n")
+
+
+def shown_json(text: str) -> str:
+    """The same JSON, in which such characters are escapes of JSON; the line breaks between its values stay."""
+    return UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -73,7 +97,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
     What agents supplied is shown as text, never as markup.
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[on_one_line(str(cell)) for cell in row] for row in rows]
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(column)
@@ -81,7 +105,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         drawn.add_row(*map(escape, row))
     wide = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
     if not console.is_terminal:
-        Console(width=max(1, wide)).print(drawn)
+        Safe(width=max(1, wide), emoji=False).print(drawn)
     elif wide <= console.width:
         console.print(drawn)
     else:
@@ -163,7 +187,12 @@ def writing() -> Iterator[None]:
 
 @asynccontextmanager
 async def whole_file(target: Path) -> AsyncIterator[anyio.AsyncFile[bytes]]:
-    """A file that is there once all of it is written, and as it was where that fails. A pipe or a device is written as it is."""
+    """A file that is there once all of it is written, and as it was where that fails. A pipe or a device is written as it is,
+    and `-` is standard output.
+    """
+    if target == STDOUT:
+        yield anyio.wrap_file(sys.stdout.buffer)
+        return
     where = anyio.Path(target)
     if await where.exists() and not await where.is_file():
         async with await anyio.open_file(target, "wb") as out:

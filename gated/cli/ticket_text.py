@@ -171,8 +171,3 @@ def _safe(text: str) -> str:
 
 def _second(at: str) -> str:
     return f"{at[:10]} {at[11:19]}Z"
-
-
-def safe_line(text: str) -> str:
-    """Any text on one line: control, bidi and zero-width characters written out."""
-    return escape_text(text, len(text))

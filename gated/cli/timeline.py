@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.output import colour, console, say
+from gated.cli.output import colour, console, on_one_line, say
 from gated.cli.plots import sparkline
 from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
@@ -50,7 +50,7 @@ def _row(span: Span, found: Timeline, length: int, width: int) -> tuple[str, ...
     if span.status and span.admitted_at is not None and span.ended_at is not None:
         outcome += f" {_seconds(span.ended_at - span.admitted_at)}"
     if span.moves:
-        outcome += f" [dim]{escape(', '.join(span.moves))}[/]"
+        outcome += f" [dim]{escape(on_one_line(', '.join(span.moves)))}[/]"
     at = f"+{_seconds(span.asked_at - found.opened_at)}"
     return at, escape(span.call[:12]), escape(span.tool[:24]), _bar(span, found, length, width), verdict, outcome
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from gated.cli import ticket_text
 from gated.cli.board import Board, Wish
 from gated.cli.desk import Desk, DeskError
-from gated.cli.output import console, say_json
+from gated.cli.output import console, on_one_line, say_json
 
 KEYS: Final = {
     "\x1b[A": "up",
@@ -81,7 +81,7 @@ def _print(said: dict[str, Any], *, json_lines: bool) -> None:
         text += f"  {said['state']}, {answer['decision']} by {answer['by']}{note}"
     else:
         text += f"  {said['state']}"
-    console.print(escape(ticket_text.safe_line(text)), highlight=False, soft_wrap=True)
+    console.print(escape(on_one_line(text)), highlight=False, soft_wrap=True)
     sys.stdout.flush()
 
 

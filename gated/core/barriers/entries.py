@@ -103,7 +103,7 @@ class BarrierEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 class DcbfEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     verification: bool = True
-    kappa: Annotated[float, Meta(gt=0, le=1)] | Annotated[int, Meta(ge=1, le=1)] = 1.0
+    kappa: Annotated[float, Meta(gt=0, le=1)] = 1.0
     power: Annotated[int, Meta(ge=1, le=16)] = 1
     safety: SafetyEntry = SafetyEntry()
     privacy: PrivacyEntry = PrivacyEntry()

@@ -69,6 +69,10 @@ def _budgets(subject: Subject, name: str, profile: Profile, stages: dict[str, bo
         )
     if budget.max_calls == 0 or profile.dfa.max_steps == 0:
         yield Advice(place, "a budget of 0 calls or steps: every call is denied")
+    if profile.ceilings.max_hops == 0:
+        yield Advice(subject.place(name, "ceilings"), "`max_hops: 0`: the first call is denied, and the run fails")
+    if profile.call_timeout == 0:
+        yield Advice(subject.place(name, "call_timeout"), "`call_timeout` is 0: every call lapses before its outcome")
     if budget.max_call is not None and budget.max_total is not None and budget.max_call > budget.max_total:
         yield Advice(place, "`max_cost_usd` of one call is more than `max_total_cost_usd` of all: it never decides", "advice")
     if "privilege" in stages and budget.max_calls is not None and "dfa" in stages and budget.max_calls < profile.dfa.max_steps:

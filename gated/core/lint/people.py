@@ -70,6 +70,8 @@ def _rules(subject: Subject, asking: list[str]) -> Iterator[Advice]:
 
 def _enough(subject: Subject, place: Path, rule: Rule) -> Iterator[Advice]:
     asks, groups = rule.asks, subject.policy.approvals.groups
+    if rule.timeout == 0:
+        yield Advice((*place, "timeout"), "`timeout` is 0: a ticket expires before anybody can answer")
     if asks.self_approval:
         yield Advice(
             (*place, "self_approval"), "`self_approval: true`: the asking agent and its owner may approve the call themselves"

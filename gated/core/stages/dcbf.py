@@ -190,7 +190,17 @@ def verify_forward_invariance(rules: DcbfRules, states: Iterable[BarrierState], 
 
 def unsafe_at_start(rules: DcbfRules, agent: str) -> tuple[str, ...]:
     """The barriers that a run without calls, task and labels is already outside of."""
-    nothing = Tally(0)
-    view = View(agent, Phase.IDLE, 0, nothing.counts, 0, None, {}, False, (), 0)
-    state = BarrierState(nothing, nothing, view)
+    state = _start(agent)
     return tuple(barrier.name for barrier in rules.barriers if barrier.of(state) < 0)
+
+
+def left_at_once(rules: DcbfRules, agent: str) -> tuple[str, ...]:
+    """The barriers that the first call of such a run leaves, whatever its tool."""
+    outside = unsafe_at_start(rules, agent)
+    found = check(rules, _start(agent), BarrierCall("", rules.per_call_microusd))
+    return tuple(breach.barrier for finding in found for breach in finding.breaches if breach.barrier not in outside)
+
+
+def _start(agent: str) -> BarrierState:
+    nothing = Tally(0)
+    return BarrierState(nothing, nothing, View(agent, Phase.IDLE, 0, nothing.counts, 0, None, {}, False, (), 0))

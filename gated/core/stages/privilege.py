@@ -39,7 +39,7 @@ class BudgetEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_loops_per_phase: Whole = 3
     max_calls: Whole | None = None
     max_tokens: Whole | None = None
-    max_execution_time_seconds: Annotated[float, Meta(ge=0)] | int | None = None
+    max_execution_time_seconds: Annotated[float, Meta(ge=0)] | Whole | None = None
     over: Literal["deny", "ask"] = "deny"
     scope: Literal["run", "thread"] = "run"
     trust_costs: bool = False
