@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gated import wire
 from gated.events import IntentsReceived, MessageRefused, OutcomeReported, RunId, Sender, ThreadId
@@ -142,6 +144,32 @@ def test_one_malformed_call_does_not_hide_the_others() -> None:
     said = read(AGENT, msgspec.json.encode({"type": "intents", "calls": calls}))
     assert isinstance(said, IntentsReceived)
     assert [call.refused for call in said.calls] == [None, "ingress.tool_name", "ingress.args"]
+
+
+WORD = st.sampled_from(["c1", "read", "mcp__a__b", "a/b", "", "a b", "x" * 129, "é", "c\n"])
+CALL = st.fixed_dictionaries(
+    {
+        "id": WORD | st.none(),
+        "tool": WORD | st.integers(),
+        "args": st.dictionaries(WORD, st.integers() | WORD, max_size=3) | WORD,
+    },
+    optional={"parent": WORD | st.none(), "cost_usd": st.sampled_from([0, 1.5, -1, "1"]), "more": WORD},
+)
+INTENTS = st.fixed_dictionaries(
+    {"type": st.just("intents"), "calls": st.lists(CALL | st.just({"id": "c", "tool": "t", "args": {}}) | WORD, max_size=3)},
+    optional={"mode": st.sampled_from(["each", "atomic", "any"]), "nesting": st.just("explicit"), "more": WORD},
+)
+
+
+@given(INTENTS, st.sampled_from(["agent", "approver", "operator", "runner"]))
+def test_what_is_read_the_short_way_is_what_is_read_the_long_way(message: dict[str, Any], role: Any) -> None:
+    """A space at the end makes it another text than our clients write, with the same meaning."""
+    origin, data = AGENT._replace(sender=Sender(role, "a")), msgspec.json.encode(message)
+    short, long = read(origin, data), read(origin, data + b" ")
+    if isinstance(short, MessageRefused) and isinstance(long, MessageRefused):
+        assert (short.code, short.reason) == (long.code, long.reason)
+    else:
+        assert short == long
 
 
 @pytest.mark.parametrize("cost", ["-1", "1e400", '"2"', "true"])

@@ -42,24 +42,36 @@ class Subjects:
 
     def __init__(self, keyring: Keyring | None, vault: Vault) -> None:
         self._keyring = keyring
-        self.vault = vault.with_keys(KeysAtHand() if keyring is None else keyring.at_hand)
+        self._at_hand = KeysAtHand() if keyring is None else keyring.at_hand
+        self.vault = vault.with_keys(self._at_hand)
         self.reading = vault if keyring is None else vault.with_keys(keyring)
+
+    def keyed_at_once(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
+        """Decide with the keys that are at hand; None where that does not do."""
+        try:
+            return self._keyed(decide, *args, **more)
+        except Unkeyed:
+            return None
+
+    def _keyed(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
+        """The same; None where a key was erased meanwhile. Raises `Unkeyed`."""
+        used = self._at_hand.used
+        used.clear()
+        made = decide(*args, **more)
+        return made if not used or self._keyring is None or self._keyring.is_current() else None
 
     async def keyed(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Decide, with every key at hand that it asks for, and none that was erased meanwhile. Raises `LogUnavailable`."""
-        keyring = self._keyring
         while True:
             try:
-                if keyring is not None:
-                    keyring.at_hand.used.clear()
-                made = decide(*args, **more)
+                made = self._keyed(decide, *args, **more)
             except Unkeyed as missing:
-                if keyring is None:
+                if self._keyring is None:
                     raise LogUnavailable(NO_FOLDER) from missing
-                keyring.supply(missing.holder, make=missing.to_seal)
+                self._keyring.supply(missing.holder, make=missing.to_seal)
                 await anyio.lowlevel.checkpoint()
                 continue
-            if keyring is None or not keyring.at_hand.used or keyring.is_current():
+            if made is not None:
                 return made
 
     async def erased(self, registry: Registry, run: RunState | None, asked: ErasureRequested) -> ErasureRequested:

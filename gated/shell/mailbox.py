@@ -25,14 +25,15 @@ class Mailbox(Generic[T]):
         self._thread_of, self._agent_of = thread_of, agent_of
         self._first: deque[T] = deque()  # what was set aside before, and goes on now
         self._lanes: dict[str, deque[T]] = {}
-        self._where: dict[ThreadId, _Place] = {}  # of each thread that waits
+        self._lane_of: dict[ThreadId, deque[T]] = {}  # of each thread that waits: where what is said on it stands
+        self._waiting: dict[ThreadId, int] = {}  # and how much of it
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, thread: ThreadId) -> bool:
-        return thread in self._where or any(self._thread_of(item) == thread for item in self._first)
+        return thread in self._waiting or any(self._thread_of(item) == thread for item in self._first)
 
     def crowded(self, agent: str) -> bool:
         """Whether an agent has as many waiting as it may."""
@@ -40,13 +41,15 @@ class Mailbox(Generic[T]):
 
     def put(self, item: T) -> None:
         thread = self._thread_of(item)
-        place = self._where.get(thread)
-        if place is None:
-            place = self._where[thread] = _Place(self._agent_of(item))
-        place.waiting += 1
-        lane = self._lanes.get(place.lane)
-        if lane is None:
-            lane = self._lanes[place.lane] = deque()
+        lane = self._lane_of.get(thread)
+        if lane is not None:
+            self._waiting[thread] += 1
+        else:
+            agent = self._agent_of(item)
+            lane = self._lanes.get(agent)
+            if lane is None:
+                lane = self._lanes[agent] = deque()
+            self._lane_of[thread], self._waiting[thread] = lane, 1
         lane.append(item)
         self._count += 1
 
@@ -63,32 +66,26 @@ class Mailbox(Generic[T]):
         taken: list[T] = []
         while self._first and len(taken) < most:
             taken.append(self._first.popleft())
-        self._count -= len(taken)
         while self._lanes and len(taken) < most:
             agent, lane = next(iter(self._lanes.items()))
-            turn = 1 if len(self._lanes) > 1 else most - len(taken)  # nobody else waits
-            while lane and turn:
-                taken.append(self._left(lane.popleft()))
-                turn -= 1
+            alone = len(self._lanes) == 1  # nobody else waits
+            if alone and len(lane) <= most - len(taken):
+                taken += lane
+                for kept in (self._lanes, self._lane_of, self._waiting):
+                    kept.clear()
+                break
+            taken += self._left(lane, most - len(taken) if alone else 1)
             del self._lanes[agent]
             if lane:
                 self._lanes[agent] = lane  # behind the others
+        self._count -= len(taken)
         return taken
 
-    def _left(self, item: T) -> T:
-        self._count -= 1
-        thread = self._thread_of(item)
-        place = self._where[thread]
-        place.waiting -= 1
-        if not place.waiting:
-            del self._where[thread]
-        return item
-
-
-class _Place:
-    """Where what is said on a thread stands while some of it waits: in which lane, and how much."""
-
-    __slots__ = ("lane", "waiting")
-
-    def __init__(self, lane: str) -> None:
-        self.lane, self.waiting = lane, 0
+    def _left(self, lane: deque[T], most: int) -> list[T]:
+        """The first items of a lane."""
+        taken = [lane.popleft() for _ in range(min(most, len(lane)))]
+        for thread in map(self._thread_of, taken):
+            self._waiting[thread] -= 1
+            if not self._waiting[thread]:
+                del self._waiting[thread], self._lane_of[thread]
+        return taken

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import anyio
 import structlog
@@ -46,11 +46,12 @@ from gated.shell.embedding import embed_all
 from gated.shell.erasing import Subjects
 from gated.shell.handover import Bell, Handover
 from gated.shell.keyring import Keyring
-from gated.shell.log import EventLog, LogConflict, LogUnavailable
+from gated.shell.log import EventLog, LogUnavailable
 from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRunsWhenAsked, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
-from gated.shell.said import Batch, Due, Health, Outlet, Said, Settled, joined
+from gated.shell.persisting import RETRY, Persisting
+from gated.shell.said import Batch, Health, Outlet, Said, Settled, joined
 from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
 from gated.shell.threads import Threads
@@ -61,16 +62,14 @@ BATCH: Final = 32  # inputs that are decided in one go
 QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
 CAPACITY: Final = 4096  # inputs that wait in memory
 ASIDE: Final = 16_384  # inputs that are set aside at the same time; those of other threads go on meanwhile
-RETRY: Final = 0.25  # seconds between two attempts to append
 LOST: Final = 3 * BATCH * QUEUE  # the newest records that a crash may have kept from being published
+
+FETCHED_FOR: Final = frozenset({PolicyBound, ErasureRequested})
 
 Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
 
 OVERLOADED: Final = "ingress.overloaded"
 OVERLOADED_WHY: Final = f"this agent has {CROWDED} messages waiting: nothing was decided, publish it again in a moment"
-
-P = ParamSpec("P")
-Made = TypeVar("Made")
 
 log = structlog.get_logger("gated.runs")
 
@@ -97,6 +96,7 @@ class Runs:
         self.subjects = Subjects(keyring, vault)
         self.threads = Threads(event_log, policy, self.subjects.vault, self.timers.loaded)
         self.health = Health(damaged=self.threads.damages)
+        self._persisting = Persisting(event_log, self.health)
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
         self._aside = Aside(vault, scorer, self._ring)
@@ -127,13 +127,14 @@ class Runs:
     def hear(self, origin: wire.Origin, item: Input) -> None:
         """An input of which it is known who says it, and for which run."""
         faults.point("received")
-        limits = self.registry.current.limits.of_messages
+        limits = self.threads.registry.current.limits.of_messages
         observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
         said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
-        if isinstance(observation, (IntentsReceived, CanIAsked)) and self._mailbox.crowded(_agent_of(said)):
-            self._refused.append((said, observation))
-            self._overloaded.ring()
-            return
+        if type(observation) is IntentsReceived or type(observation) is CanIAsked:
+            if self._mailbox.crowded(origin.sender.name):  # only agents ask
+                self._refused.append((said, observation))
+                self._overloaded.ring()
+                return
         self.say(said)
 
     def say(self, said: Said) -> None:
@@ -169,7 +170,10 @@ class Runs:
             while (batch := await self._next_batch()) is not None:
                 self._embedded_for = self.registry.known
                 batch = await self._embedded(batch)
-                settled = [item for said in batch if (item := await self._patiently(self._settle, said)) is not None]
+                settled: list[Settled] = []
+                for said in batch:
+                    if not self._at_once(said, settled) and (item := await self._persisting.do(self._settle, said)) is not None:
+                        settled.append(item)
                 faults.point("decided")
                 await decided.put(Batch(settled, self.timers.changes()))
                 if self._mailbox:
@@ -205,6 +209,18 @@ class Runs:
         found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch], redactors)
         return [replace(said, observation=observation) for said, observation in zip(batch, found, strict=True)]
 
+    def _at_once(self, said: Said, settled: list[Settled]) -> bool:
+        """Decide an input for which nothing must be fetched, as is usual. False: for this something must."""
+        state, registry, observation = self.threads.states.get(said.thread), self.threads.registry, said.observation
+        if state is None or self._aside or registry.known is not self._embedded_for or type(observation) in FETCHED_FOR:
+            return False
+        if said.run not in state.runs.open and asks_of_open_runs(registry, state, said.run, observation):
+            return False
+        made = self.subjects.keyed_at_once(self._decide, registry, state, said.run, observation, said.at, said.position)
+        if made is not None and (item := self._settled(said, state, registry, *made)) is not None:
+            settled.append(item)
+        return made is not None
+
     async def _settle(self, said: Said) -> Settled | None:
         """Decide one input on the state that those before it left; None where it is set aside."""
         if not said.thread or not said.run:
@@ -215,7 +231,7 @@ class Runs:
         if state is None:
             part = await self.threads.begin(said.thread)
             if part is not None and not part.whole:
-                self._aside.until(said, partial(self._patiently, self.threads.end, part))
+                self._aside.until(said, partial(self._persisting.do, self.threads.end, part))
                 return None
             state = None if part is None else part.state
         if state is None:
@@ -232,12 +248,20 @@ class Runs:
             observation = await self.subjects.erased(self.registry, state.runs.get(said.run), observation)
         elif asks_of_open_runs(self.registry, state, said.run, observation):
             observation = await self._open_runs.told(state, observation)
+        said = said if observation is said.observation else replace(said, observation=observation)
         this = (registry := self.registry), state, said.run, observation, said.at, said.position
         made, sealed = await self.subjects.keyed(self._decide, *this)
+        return self._settled(said, state, registry, made, sealed)
+
+    def _settled(
+        self, said: Said, state: ThreadState, registry: Registry, made: core.Step, sealed: Record | None
+    ) -> Settled | None:
+        """What becomes of an input that was decided on a state; None where it is set aside."""
         run = made.state.runs.get(said.run)
-        by = observation.by
+        by = said.observation.by
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = registry.current.digest if run is None else run.policy
+        handled = 0 < said.position <= state.input
         asked = made.unfollowed or made.unscored
         if not handled and asked and self._aside.set_aside(said, made, registry.known[policy]):
             self.threads.keep(state)
@@ -249,7 +273,7 @@ class Runs:
         self.threads.keep(made.state)
         self._open_runs.follow(state, made.state)
         dues = due_times(made.decisions)
-        if type(observation) is DeadlineReached and run is not None:
+        if type(said.observation) is DeadlineReached and run is not None:
             self.timers.woke(said.thread, said.run)
             dues.append(next_due(run) or 0)
         if dues:
@@ -264,7 +288,7 @@ class Runs:
     async def _commit_all(self, decided: Handover[Batch], durable: Handover[list[Settled]]) -> None:
         while batches := await decided.take_all():
             batch, dues = joined(batches)
-            await self._append([item.record for item in batch if item.record is not None], dues)
+            await self._persisting.append([item.record for item in batch if item.record is not None], dues)
             faults.point("appended")
             if decided.waits or not durable.idle:
                 await durable.put(batch)
@@ -281,7 +305,7 @@ class Runs:
         answering = self.answering
         for item in batch:
             if not answering.answered(item):
-                await self._patiently(answering.answer, item)
+                await self._persisting.do(answering.answer, item)
         await answering.say()
         now = time.time()
         for item in batch:
@@ -295,46 +319,6 @@ class Runs:
         changed = {item.said.thread for item in batch if item.record is not None}
         await self.threads.settle_down(changed, self._is_busy)
         self.health.threads = len(self.threads.states)
-
-    async def _append(self, records: list[Record], dues: list[Due]) -> None:
-        """Make the records durable, however long it takes. Raises `LogConflict` where another writer was here."""
-        while records or dues:
-            try:
-                await self.log.append_many(records, dues)
-                self.health.records += len(records)
-                self.health.why = ""
-                return
-            except LogUnavailable as error:
-                await self._wait_for_log(error)
-                records = await self._missing(records)
-
-    async def _patiently(self, work: Callable[P, Awaitable[Made]], *given: P.args, **named: P.kwargs) -> Made:
-        """Do what reads the log, however long that cannot be read."""
-        while True:
-            try:
-                return await work(*given, **named)
-            except LogUnavailable as error:
-                await self._wait_for_log(error)
-
-    async def _wait_for_log(self, error: LogUnavailable) -> None:
-        if self.health.why != str(error):
-            log.error("the log is not there: no verdict leaves until it is", error=str(error))
-        self.health.why = str(error)
-        await anyio.sleep(RETRY)
-
-    async def _missing(self, records: list[Record]) -> list[Record]:
-        """Those of the records that an append of unknown outcome did not make durable."""
-        missing: list[Record] = []
-        for record in records:
-            try:
-                stored = await self.log.get(record.thread, record.seq)
-            except LogUnavailable:
-                return records
-            if stored is None:
-                missing.append(record)
-            elif stored.hash != record.hash:
-                raise LogConflict(record.thread, record.seq, stored.seq)
-        return missing
 
     # --- what others may see -----------------------------------------------------------------------------------------
 

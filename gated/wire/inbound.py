@@ -30,6 +30,7 @@ from gated.events import (
     Sender,
     Status,
     TicketId,
+    Wanted,
 )
 from gated.ingress import Unreadable
 from gated.wire.subjects import Origin
@@ -156,6 +157,27 @@ Inbound = RunStart | Intents | Outcome | Recall | CanI | RunFinish | RunAbort | 
 
 _IN: Final = msgspec.json.Decoder(Inbound)
 
+
+class _Call(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A call that nothing is wrong with."""
+
+    id: Annotated[CallId, Meta(pattern=ingress.ID_PATTERN)]
+    tool: Annotated[str, Meta(pattern=ingress.TOOL_PATTERN)]
+    args: dict[str, Any]
+    parent: Annotated[CallId, Meta(pattern=ingress.ID_PATTERN)] | None = None
+
+
+class _Calls(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False, tag="intents"):
+    """`Intents` of such calls: what is usually said, and is known to be well-formed once it is decoded."""
+
+    calls: Annotated[tuple[_Call, ...], Meta(min_length=1, max_length=1000)]
+    mode: Literal["each", "atomic"] = "each"
+    nesting: Literal["explicit", "inferred"] = "inferred"
+
+
+_CALLS: Final = msgspec.json.Decoder(_Calls)
+_BEGINS: Final = b'{"type":"intents",'
+
 SENDERS: Final[dict[str, tuple[type[Struct], ...]]] = {
     "agent": (RunStart, Intents, Outcome, Recall, CanI, RunFinish, RunAbort),
     "approver": (Resolution, Forget),
@@ -172,11 +194,17 @@ def read(
     limits: strict_json.Limits = strict_json.DEFAULT,
 ) -> Observation:
     """The observation that a message is. Never raises: what cannot be read is a `MessageRefused`."""
+    by = origin.sender
+    if content_type is None and by.role == "agent" and data.startswith(_BEGINS):
+        said = strict_json.plainly(data, _CALLS.decode, limits)
+        if said is not None:
+            wanted = tuple([Wanted(call.id, call.tool, call.args, call.parent) for call in said.calls])
+            return IntentsReceived(by, wanted, said.mode, said.nesting)
     try:
         return to_observation(origin, _parse(data, content_type, limits), message_id if ingress.is_id(message_id) else None)
     except Unreadable as error:
         digest = hashlib.sha256(data).hexdigest()
-        return MessageRefused(origin.sender, error.code, error.reason[:500], digest, len(data))
+        return MessageRefused(by, error.code, error.reason[:500], digest, len(data))
 
 
 def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) -> Inbound:
