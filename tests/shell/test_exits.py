@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ async def main():
         log = await open_for_writing(folder / "log.db")
         login = {"user": "daemon", "password": server.bus.users["daemon"], "inbox_prefix": inbox_prefix("daemon", "")}
         async with daemon(Settings(server.bus.url, policy, login), log, read_policy(policy)):
+            print("leaving", flush=True)
             if way == "interrupted":
                 signal.raise_signal(signal.SIGINT)
                 await anyio.sleep_forever()
@@ -61,8 +63,14 @@ def test_a_program_that_leaves_while_its_daemon_runs_ends(tmp_path: Path, way: s
     """Found by hand: it waited for ever for a thread that read the log."""
     write_policy(tmp_path)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), way]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert ended.returncode == status, ended.stdout + ended.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        try:
+            assert running.stdout is not None
+            before = [*itertools.takewhile(lambda line: line != "leaving\n", running.stdout)]  # a start takes its time
+            said, _ = running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
+    assert running.returncode == status, "".join(before) + said
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
