@@ -20,10 +20,12 @@ from gated import wire
 from gated.cli.beside import users_file
 from gated.cli.help import single
 from gated.cli.output import Authority, Prefix, fail, run_async, say
+from gated.cli.passwords import NoOidcSecret, OidcSecretFile
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
 from gated.shell.bus import BusError
+from gated.shell.login import secret_of
 from gated.shell.nats_login import client_context
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ def console(
     prefix: Prefix = wire.PREFIX,
     oidc_issuer: Annotated[str, typer.Option(help="Address of an OpenID provider to log in with.")] = "",
     oidc_client: Annotated[str, typer.Option(help="The console's client id there.")] = "",
-    oidc_secret: Annotated[str, typer.Option(envvar="GATED_OIDC_SECRET", help="Its secret (from the environment).")] = "",
+    oidc_secret_file: OidcSecretFile = None,
+    oidc_secret: NoOidcSecret = None,
     oidc_claim: Annotated[str, typer.Option(help="The claim that says who it is.")] = "email",
     oidc_name: Annotated[str, typer.Option(help="What the log-in page calls the provider.")] = "OpenID",
     while_stdin: Annotated[bool, typer.Option("--while-stdin", hidden=True)] = False,
@@ -66,7 +69,7 @@ def console(
         origin=_origin(origin),
         setup=secrets.token_urlsafe(24) if is_loopback(host) else "",
         prefix=prefix,
-        oidc=_oidc(oidc_issuer, oidc_client, oidc_secret, oidc_claim, oidc_name),
+        oidc=_oidc(oidc_issuer, oidc_client, oidc_secret_file, oidc_claim, oidc_name),
         tls=_trusting(tls_ca),
     )
     if while_stdin:
@@ -88,7 +91,7 @@ def _origin(text: str) -> str:
     return text.rstrip("/")
 
 
-def _oidc(issuer: str, client: str, secret: str, claim: str, name: str) -> Callable[[str], Oidc] | None:
+def _oidc(issuer: str, client: str, secret_file: Path | None, claim: str, name: str) -> Callable[[str], Oidc] | None:
     """What makes the log-in with a provider, where one is given."""
     if not issuer:
         return None
@@ -98,6 +101,10 @@ def _oidc(issuer: str, client: str, secret: str, claim: str, name: str) -> Calla
         from gated.console.oidc import Oidc, Provider
     except ImportError as error:
         fail(f"logging in with OIDC needs the extra: pip install 'gated[oidc]' ({error})")
+    try:
+        secret = os.environ.get("GATED_OIDC_SECRET", "") if secret_file is None else secret_of(secret_file)
+    except BusError as error:
+        fail(str(error))
     provider = Provider(issuer, client, secret, claim, name)
     return lambda address: Oidc(provider, address)
 

@@ -50,7 +50,7 @@ class Whereabouts(Struct, frozen=True):
     data: Path
     url: str | None = None
     user: str | None = None
-    password: str | None = None
+    password_file: Path | None = None
     creds: Path | None = None
     ca: Path | None = None
     prefix: str = wire.PREFIX
@@ -207,7 +207,7 @@ async def sit_down(where: Whereabouts, *, stay: bool = False) -> AsyncIterator[D
 
 async def _credentials(where: Whereabouts) -> tuple[str, dict[str, Any]]:
     if where.url is not None:
-        told = login(where.url, user=where.user, password=where.password, creds=where.creds, ca=where.ca)
+        told = login(where.url, user=where.user, password_file=where.password_file, creds=where.creds, ca=where.ca)
         return told.url, told.credentials
     try:
         bus = json.loads(await anyio.Path(where.data / "bus" / "bus.json").read_text())

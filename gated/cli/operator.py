@@ -19,6 +19,7 @@ from nats.errors import Error as NatsError
 
 from gated import ingress, wire
 from gated.cli.output import CANNOT, NO, Authority, Prefix, fail, run_async
+from gated.cli.passwords import NoPassword, PasswordFile
 from gated.events import RunId, Sender, ThreadId
 from gated.shell.dialling import dial
 from gated.shell.login import login
@@ -32,7 +33,6 @@ Name = Annotated[str, typer.Option("--as", envvar="GATED_OPERATOR", help="The op
 Nats = Annotated[
     str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
 ]
-Password = Annotated[str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Your password there (from the environment).")]
 Creds = Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")]
 
 View = dict[str, Any]  # a run, as `runs.show` of the API tells it
@@ -44,7 +44,7 @@ class Place(Struct, frozen=True):
     name: str
     data: Path
     url: str | None = None
-    password: str | None = None
+    password_file: Path | None = None
     creds: Path | None = None
     ca: Path | None = None
     prefix: str = wire.PREFIX
@@ -54,13 +54,14 @@ def place_of(
     name: Name = "local",
     data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
     nats: Nats = None,
-    password: Password = None,
+    password_file: PasswordFile = None,
+    password: NoPassword = None,
     creds: Creds = None,
     tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
 ) -> Place:
     """The options of every command that an operator gives."""
-    return Place(name, data, nats, password, creds, tls_ca, prefix if nats else wire.PREFIX)
+    return Place(name, data, nats, password_file, creds, tls_ca, prefix if nats else wire.PREFIX)
 
 
 class Operator:
@@ -161,7 +162,7 @@ async def operate(place: Place) -> AsyncIterator[Operator]:
 async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
     user = f"operator:{place.name}"
     if place.url is not None:
-        told = login(place.url, user=user, password=place.password, creds=place.creds, ca=place.ca)
+        told = login(place.url, user=user, password_file=place.password_file, creds=place.creds, ca=place.ca)
         return told.url, told.credentials
     try:
         bus = json.loads(await anyio.Path(place.data / "bus" / "bus.json").read_text())

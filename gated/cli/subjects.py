@@ -14,8 +14,9 @@ import typer
 from msgspec import Struct, UnsetType
 from rich.markup import escape
 
-from gated.cli.operator import Creds, Name, Nats, Operator, Password, Place, checked_id, operate
+from gated.cli.operator import Creds, Name, Nats, Operator, Place, checked_id, operate
 from gated.cli.output import CANNOT, NO, Authority, Json, Keys, console, fail, run_async, say, say_json, table
+from gated.cli.passwords import NoPassword, PasswordFile
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
@@ -133,7 +134,8 @@ def erase_(
     name: Name = "local",
     data: Annotated[Path | None, typer.Option(help="Folder of the running gate; default: where the log is, or .gated.")] = None,
     nats: Nats = None,
-    password: Password = None,
+    password_file: PasswordFile = None,
+    password: NoPassword = None,
     creds: Creds = None,
     tls_ca: Authority = None,
     json_: Json = False,
@@ -147,7 +149,8 @@ def erase_(
     wish = _subject(subject, thread, label)
     checked_id(name, "operator")
     folder = folder_of(log, keys)
-    place = Place(name, data or Path(log).parent, nats or (log if log.startswith(SCHEMES[1:]) else None), password, creds, tls_ca)
+    url = nats or (log if log.startswith(SCHEMES[1:]) else None)
+    place = Place(name, data or Path(log).parent, url, password_file, creds, tls_ca)
 
     async def work() -> Erased:
         asked, places = await _found(log, wish, reason, name, folder)

@@ -15,6 +15,7 @@ from gated.cli import ticket_text
 from gated.cli.desk import Desk, DeskError, Line, Whereabouts, sit_down
 from gated.cli.help import group
 from gated.cli.output import CANNOT, NO, Authority, Json, Prefix, console, fail, run_async, say, say_json
+from gated.cli.passwords import NoPassword, PasswordFile
 from gated.cli.shared import taking
 from gated.cli.watch import watch as watch_tickets
 
@@ -33,9 +34,8 @@ def whereabouts(
     user: Annotated[
         str | None, typer.Option(envvar="GATED_NATS_USER", help="Your user there; else `approver:` and your name.")
     ] = None,
-    password: Annotated[
-        str | None, typer.Option(envvar="GATED_NATS_PASSWORD", help="Its password (from the environment).")
-    ] = None,
+    password_file: PasswordFile = None,
+    password: NoPassword = None,
     creds: Annotated[Path | None, typer.Option(envvar="GATED_NATS_CREDS", help="A NATS credentials file.")] = None,
     tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
@@ -43,7 +43,7 @@ def whereabouts(
     """Which gate, and who answers there."""
     if nats is not None and creds is None and user is None:
         user = f"approver:{by}"
-    return Whereabouts(by, data, nats, user, password, creds, tls_ca, prefix if nats else wire.PREFIX)
+    return Whereabouts(by, data, nats, user, password_file, creds, tls_ca, prefix if nats else wire.PREFIX)
 
 
 def _at_desk(where: Whereabouts, work: Callable[[Desk], Awaitable[Any]], *, stay: bool = False) -> Any:

@@ -50,18 +50,27 @@ class Login(Struct, frozen=True):
         return made if tls is None else {**made, "tls": tls}
 
 
-def login(url: str = "", environment: Mapping[str, str] = os.environ, **told: str | Path | None) -> Login:
+def login(
+    url: str = "",
+    environment: Mapping[str, str] = os.environ,
+    *,
+    password_file: Path | None = None,
+    **told: str | Path | None,
+) -> Login:
     """What was told, and for the rest the environment. Raises `BusError` for files that cannot be read."""
     names = ("user", "password", "creds", "ca", "cert", "key")
     fields = {name: str(told.get(name) or "") or environment.get(f"GATED_NATS_{name.upper()}", "") for name in names}
-    file = environment.get("GATED_NATS_PASSWORD_FILE", "")
-    if file and not fields["password"]:
-        fields["password"] = _secret(file)
+    if password_file is not None:
+        fields["password"] = secret_of(password_file)
+    elif not fields["password"] and (file := environment.get("GATED_NATS_PASSWORD_FILE", "")):
+        fields["password"] = secret_of(Path(file))
     return Login(url or environment.get("GATED_NATS_URL", "") or DEFAULT_URL, **fields)
 
 
-def _secret(file: str) -> str:
+def secret_of(file: Path) -> str:
+    """The secret that a file holds. Raises `BusError`."""
     try:
-        return Path(file).read_text().strip()
-    except OSError as error:
-        raise BusError(f"cannot read the password in `{file}` (GATED_NATS_PASSWORD_FILE): {error.strerror}") from error
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BusError(f"cannot read the secret in `{file}`: {why}") from error

@@ -6,12 +6,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from anyio import to_thread
 from typer.testing import CliRunner
 
 from gated.cli import app
 from gated.client import connect
+from gated.shell.bus import BusError
 from gated.shell.embedded import embedded_server
+from gated.shell.login import login
 from shell.live import USERS, Bus, daemon_on, gate, server, write_policy
 
 POLICY = """
@@ -126,20 +129,67 @@ async def test_what_is_left_to_a_run_and_whether_a_call_would_be_allowed(tmp_pat
         assert (await gated(tmp_path, "runs", "can-i", "r1", "--tool", "read", "--args", "[1]"))[0] == 1
 
 
+def held(folder: Path, bus: Bus, login: str) -> Path:
+    """A file that holds the password of a login."""
+    path = folder / login.replace(":", ".")
+    path.write_text(f"{bus.passwords[login]}\n")
+    return path
+
+
+TAKES = [
+    ("doctor",),
+    ("runs", "start", "r", "--agent", "a"),
+    ("runs", "kill", "r"),
+    ("runs", "can-i", "r"),
+    ("policy", "bind", "p.yaml", "--run", "r"),
+    ("log", "erase", "x.db", "--thread", "t"),
+    ("tickets", "ls"),
+    ("tickets", "approve", "t"),
+    ("tickets", "watch"),
+]
+
+
+@pytest.mark.parametrize("command", TAKES, ids=" ".join)
+def test_no_password_is_an_argument(command: tuple[str, ...]) -> None:
+    """Everybody on the machine can read the arguments of a command."""
+    done = CliRunner().invoke(app, [*command, "--password", "hunter22"])
+    assert done.exit_code == 2
+    assert "put it into GATED_NATS_PASSWORD, or into a file that --password-file" in " ".join(done.output.split())
+    assert "hunter22" not in done.output
+    assert "--password " not in CliRunner().invoke(app, [*command[:2], "--help"]).output
+
+
+def test_no_secret_of_a_provider_is_an_argument() -> None:
+    done = CliRunner().invoke(app, ["console", "--oidc-secret", "hunter22"])
+    assert (done.exit_code, "GATED_OIDC_SECRET" in done.output, "hunter22" in done.output) == (2, True, False)
+
+
+def test_a_secret_is_what_its_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("of the option\n")
+    (tmp_path / "b").write_text("of the environment's file\n")
+    both = {"GATED_NATS_PASSWORD": "of the environment", "GATED_NATS_PASSWORD_FILE": str(tmp_path / "b")}
+    assert login("", both, password_file=tmp_path / "a").password == "of the option"
+    assert login("", both).password == "of the environment"
+    assert login("", {"GATED_NATS_PASSWORD_FILE": str(tmp_path / "b")}).password == "of the environment's file"
+    for missing in (tmp_path / "none", tmp_path):
+        with pytest.raises(BusError, match="cannot read the secret in"):
+            login("", {}, password_file=missing)
+
+
 async def test_a_gate_with_subjects_of_its_own_is_reached_by_them(tmp_path: Path) -> None:
     write_policy(tmp_path, ASKING)
     async with embedded_server(tmp_path / "bus", USERS, prefix="acme") as running:
         bus = Bus(running.bus.url, running.bus.users)
         async with daemon_on(bus, tmp_path, prefix="acme"):
             nats = ("--nats", bus.url, "--prefix", "acme")
-            operator = (*nats, "--password", bus.passwords["operator:local"])
+            operator = (*nats, "--password-file", str(held(tmp_path, bus, "operator:local")))
             assert (await gated(tmp_path, "doctor", *operator))[0] == 0
             assert (await gated(tmp_path, "runs", "start", "r1", "--agent", "worker", *operator))[0] == 0
             options = {**bus.credentials("agent", "worker"), "prefix": "acme"}
             async with connect(bus.url, agent="worker", **options) as worker:
                 run = worker.run(run="r1", resume=True)
                 ticket = (await run.check("read", {}, call="c")).ticket
-                ana = (*nats, "--as", "ana", "--password", bus.passwords["approver:ana"])
+                ana = (*nats, "--as", "ana", "--password-file", str(held(tmp_path, bus, "approver:ana")))
                 status, said = await gated(tmp_path, "tickets", "approve", str(ticket), *ana)
                 assert status == 0, said
                 assert (await run.resume("c")).decision == "allow"

@@ -69,9 +69,10 @@ async def test_an_operator_erases_in_a_cluster(tmp_path: Path, monkeypatch: pyte
                 "r1",
                 "--yes",
                 "--json",
-                "--password",
-                bus.passwords["operator:local"],
+                "--password-file",
+                str(tmp_path / "operator"),
             )
+            (tmp_path / "operator").write_text(bus.passwords["operator:local"])
             status, text, error = await anyio.to_thread.run_sync(lambda: run(*erasing))
             assert status == 0, text + error
             denied = (await heard.count(2))[1]
