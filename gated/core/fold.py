@@ -69,7 +69,7 @@ def apply(policies: Policies, state: ThreadState, run_id: RunId, seq: int, at: i
         case CallRefused():
             return _refused(state, run_id)
         case RunEnded():
-            return _ended(policies, state, run_id, decision)
+            return _ended(state, run_id, decision)
         case RunAnswered():
             return _answered(state, run_id, decision)
         case UngatedExecution():
@@ -282,12 +282,11 @@ def _retries(count: int, decision: CallSettled, ended: bool) -> int:
     return 0 if decision.status == "success" else count + 1
 
 
-def _ended(policies: Policies, state: ThreadState, run_id: RunId, decision: RunEnded) -> ThreadState:
+def _ended(state: ThreadState, run_id: RunId, decision: RunEnded) -> ThreadState:
     run = state.runs[run_id]
     phase = replace(run.dfa, phase=decision.phase)
-    machines = policies[run.policy].profile(run.agent).machines
     open_runs = state.open_runs.set(run.agent, state.open_runs.get(run.agent, 1) - 1)
-    state = replace(state, order=state.order.retire(engine.own_slots(machines, run_id)), open_runs=open_runs)
+    state = replace(state, order=state.order.retire(run_id), open_runs=open_runs)
     return _with(state, run_id, end=decision.status, reason=decision.reason, ended=decision, dfa=phase)
 
 

@@ -106,7 +106,7 @@ def settle(
     reminders: tuple[Reminder, ...] = ()
     if entry.touches:
         admitting = turn.registry.known[entry.policy].profile(run.agent)
-        moved = engine.settle(admitting.machines, state.order, turn.run_id, entry.touches, status, content, facts)
+        moved = engine.settle(admitting.machines, state.order, turn.run_id, call, entry.touches, status, content, facts)
         moves = moved.moves
         reminders = () if ("order", True) in admitting.stages else moved.reminders  # what is observed never speaks
     stays = run.end or len(run.in_flight) > 1 or run.dfa.phase in TERMINAL

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gated.core.filed import Filed, Shelved
 from gated.core.history import Tally
+from gated.core.order.apart import OrderApart
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
@@ -267,6 +268,26 @@ _RUNS: Final = Reading(RunState)
 _STATES: Final = Reading(ThreadState)
 
 
+class _Apart(ThreadState, frozen=True, gc=False):
+    """As it was written when every machine had its own instances."""
+
+    order: OrderApart = OrderApart()  # type: ignore[assignment]
+
+    def joined(self) -> ThreadState:
+        given = {name: getattr(self, name) for name in ThreadState.__struct_fields__}
+        return ThreadState(**{**given, "order": self.order.joined(self._place, self._has_ended)})
+
+    def _place(self, run: RunId, call: CallId) -> tuple[int, int]:
+        entry = self.runs[run].in_flight[call]
+        return entry.seq, entry.ordinal
+
+    def _has_ended(self, run: RunId) -> bool:
+        return bool(self.runs[run].end)
+
+
+_STATES_APART: Final = Reading(_Apart)
+
+
 def dump(state: ThreadState) -> bytes:
     """A snapshot: deterministic bytes of the whole state."""
     return summed(write(state))
@@ -278,9 +299,12 @@ def load(raw: bytes) -> ThreadState:
     try:
         return _STATES.read(inner)
     except msgspec.ValidationError:
-        if inner[:1] != b"{":
-            raise
-        return _of_one_map(msgspec.json.decode(inner))
+        try:
+            return _STATES_APART.read(inner).joined()
+        except msgspec.ValidationError:
+            if inner[:1] != b"{":
+                raise
+            return _of_one_map(msgspec.json.decode(inner))
 
 
 def _of_one_map(old: Any) -> ThreadState:
@@ -289,7 +313,7 @@ def _of_one_map(old: Any) -> ThreadState:
         runs = {run_id: dict(run) for run_id, run in old["runs"].items()}
         for run in runs.values():
             run["calls"], run["tickets"] = (run["calls"], ()), (run["tickets"], ())
-        state = from_json({**old, "runs": (runs, ())}, ThreadState)
+        state = from_json({**old, "runs": (runs, ())}, _Apart).joined()
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise msgspec.ValidationError(f"no state of a thread: {error}") from error
     bound = {run.policy for run in state.runs.values()}

@@ -191,7 +191,7 @@ class Turn:
             return touched
         self.cover = self.cover or Cover(redactor, vault)
         self.cover.note_key()
-        return replace(touched, touches=touches, keys=tuple(dict.fromkeys(touch.key for touch in touches)), idle=())
+        return replace(touched, touches=touches, keys=tuple(dict.fromkeys(touch.key for touch in touches)))
 
     @property
     def must_open(self) -> bool:

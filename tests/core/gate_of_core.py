@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from gated import canonical
 from gated.core import policy as policies
-from gated.core.order.state import OrderState
+from gated.core.order.state import THREAD, OrderState
 from gated.core.scenario import expect, steps
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry
 from gated.core.scenario.runner import state_of
@@ -190,11 +190,11 @@ class CoreGate:
 def moved_of(order: OrderState, run: str) -> dict[str, dict[str, str]]:
     """The instances that ever moved: those that only have calls in flight are not listed by the oracle."""
     found: dict[str, dict[str, str]] = {}
-    for slot in sorted((*order.instances, *order.past.keys())):  # the thread's before the run's own of the same name
-        owner, _, machine = slot.partition("/")
-        states = {key: instance.state for key, instance in order.keys(slot).items() if instance.moved}
-        if owner in ("", run) and states:
-            found[machine] = states
+    for owner in (THREAD, run):  # the thread's before the run's own of the same name
+        for machine, keys in order.of(owner).items():
+            states = {key: instance.state for key, instance in keys.items() if instance.moved}
+            if states:
+                found[machine] = states
     return found
 
 

@@ -1,5 +1,6 @@
 """A log replays byte for byte, a changed decision is found, and snapshot and fold agree."""
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from gated.core import state as states
 from gated.core.decide import record
 from gated.core.fold import fold
+from gated.core.packed import Packed
 from gated.core.policy import Policy, load_text
 from gated.core.replay import replay
 from gated.core.state import ThreadState
@@ -111,6 +113,32 @@ def test_snapshot_and_tail_are_the_whole_fold(cut: int) -> None:
             state = states.load(states.dump(state))
         state = fold({policy.digest: policy}, state, unseal(stored), stored.hash)
     assert states.dump(state) == states.dump(final)
+
+
+def live(state: ThreadState) -> ThreadState:
+    """The state, its machines of runs that ended as anyone sees them: what rests when, and written how, means nothing."""
+    order = state.order
+    seen = {run: order.of(run) for run in state.runs if state.runs[run].end}
+    sites = {owner: sites for owner, sites in order.instances.items() if owner not in seen}
+    return replace(state, order=replace(order, instances=sites, retired=seen, past=Packed()))
+
+
+@pytest.mark.parametrize("stored", (HISTORIES / "v1-machines.states").read_text().splitlines(), ids=lambda line: line.split()[0])
+def test_a_state_from_before_machines_shared_their_keys_is_read(stored: str) -> None:
+    """An archive keeps the states of threads whose records are gone; what follows them is decided as if they were folded."""
+    from gated.shell.log.jsonl import open_export
+
+    log = open_export(HISTORIES / "v1-machines.jsonl")
+    policies = {digest: load_text(text, file="p.json") for digest, text in log._policies.items()}
+    seq, raw = stored.split()
+    read, folded = states.load(b64decode(raw)), ThreadState(ThreadId("t"))
+    for entry in log._records:
+        body = unseal(entry)
+        if entry.seq > int(seq):
+            read = fold(policies, read, body, entry.hash)
+        folded = fold(policies, folded, body, entry.hash)
+        if entry.seq >= int(seq):
+            assert live(read) == live(folded)
 
 
 @pytest.mark.parametrize("path", sorted(HISTORIES.glob("*.jsonl")), ids=lambda path: path.stem)

@@ -9,20 +9,19 @@ Codes: `order.violation` `order.undeclared` `order.missing_key` `order.in_flight
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gated.core.order.machines import STAGE, STRICTNESS, Action, EmitEntry, Machine, Transition, default_reason
 from gated.core.order.possible import possible_states
-from gated.core.order.state import Instance, Kind, OrderState, Violation, slot_of
+from gated.core.order.state import NO_SITES, THREAD, Flight, Instance, OrderState, Site, Violation
 from gated.core.order.templates import escape_text
-from gated.core.order.touching import MAX_KEY_BYTES, Idle, MachineSet, Touched
+from gated.core.order.touching import MAX_KEY_BYTES, Join, MachineSet, Touched, keys_of
 from gated.events import CallId, Finding, Move, Reminder, RunId, Status, Touch
 
-NO_INSTANCES: Final[Map[str, Instance]] = Map()
+NOTHING_THERE: Final = Site({})
 
 # --- before the call -------------------------------------------------------------------------------------------------
 
@@ -31,12 +30,12 @@ def gate(
     machines: MachineSet, order: OrderState, run: RunId, tool: str, touched: Touched, args: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
     """The findings of every machine that the call bears on, in the machines' order."""
-    if touched.idle and _all_idle(order, touched.idle, touched.touches[0].key):
+    touches = touched.touches
+    if not touched.findings and _allowed(order, run, machines.joins(touches)):
         return ()
     findings = list(touched.findings)
-    for touch in touched.touches:
-        machine = machines.by_name[touch.machine]
-        finding = _examine(machine, _instance(order, machine, run, touch.key), run, tool, touch, args)
+    for touch in touches:
+        finding = _examine(machines.by_name[touch.machine], order, run, tool, touch, args)
         if finding is not None:
             findings.append(finding)
     if touched.findings and len(findings) > 1:
@@ -45,66 +44,51 @@ def gate(
     return tuple(findings)
 
 
-def _all_idle(order: OrderState, touched: tuple[Idle, ...], key: str) -> bool:
-    """The usual case, at its price: machines that share a key, each of which surely allows the call."""
-    slots = order.instances
-    for slot, fresh, sources in touched:
-        if sources is None:
-            continue
-        keys = slots.get(slot)
-        instance = None if keys is None else keys.get(key)
-        if instance is None:
-            if not fresh:
+def _allowed(order: OrderState, run: RunId, joins: tuple[Join, ...]) -> bool:
+    """Whether all machines allow the call from every possible state of their instances: the usual case, at its price."""
+    for own, key, limits, free, _, _ in joins:
+        site = order.site(run if own else THREAD, key) if limits else None
+        if site is None:
+            if not free:
                 return False
-        elif instance.state not in sources or (instance.kinds and not possible_states(instance.state, instance.kinds) <= sources):
-            return False
+            continue
+        for name, sources, initial in limits:
+            instance = site.instances.get(name)
+            state = initial if instance is None else instance.state
+            if state not in sources or (site.kinds and not possible_states(state, site.kinds_of(name)) <= sources):
+                return False
     return True
 
 
-def _instance(order: OrderState, machine: Machine, run: RunId, key: str) -> Instance:
-    return order.at(machine.slot or slot_of(machine.name, machine.scope, run), key) or machine.fresh
-
-
-def _examine(
-    machine: Machine, instance: Instance, run: RunId, tool: str, touch: Touch, args: Mapping[str, Any]
-) -> Finding | None:
+def _examine(machine: Machine, order: OrderState, run: RunId, tool: str, touch: Touch, args: Mapping[str, Any]) -> Finding | None:
     if not touch.exact and not touch.wide:
         reason = f"Tool `{tool}` is not declared by state machine `{machine.name}`."
         return _finding(machine, touch, "deny", "order.undeclared", reason)
-    permitted = _permitted(machine, instance, touch.exact)
-    if permitted == "always":
+    owner = run if machine.own else THREAD
+    site, state = order.site(owner, touch.key) or NOTHING_THERE, _state(order, machine, run, touch.key)
+    sources, possible = machine.sources(touch.exact), possible_states(state, site.kinds_of(machine.name))
+    if sources is None or possible <= sources:
         return None
     violated = machine.transitions[(touch.exact or touch.wide)[0]]
     action = max((violated.action, *(machine.transitions[i].action for i in touch.wide)), key=STRICTNESS.__getitem__)
-    reason = _reason(machine, violated, instance, tool, args)
-    if permitted == "never":
+    reason = _reason(machine, violated, state, tool, args)
+    if possible.isdisjoint(sources):
         return _finding(machine, touch, action, "order.violation", reason)
-    waits = ", ".join(flight.call for flight in instance.flights if flight.run == run) or "calls of other runs"
+    flights = [flight for flight in site.flights if flight.run == run and machine.name in flight.kinds]
+    waits = ", ".join(flight.call for flight in flights) or "calls of other runs"
     outcome: Action = "warn" if action == "warn" else "deny"
     return _finding(machine, touch, outcome, "order.in_flight", f"waits for {waits}: {reason}", retry=True)
 
 
-def _permitted(machine: Machine, instance: Instance, exact: tuple[int, ...]) -> Literal["always", "sometimes", "never"]:
-    """From which of the possible states some transition allows the call."""
-    if not instance.kinds:
-        return "always" if _listed(machine, exact, instance.state) else "never"
-    allowed = {_listed(machine, exact, state) for state in possible_states(instance.state, instance.kinds)}
-    return "sometimes" if len(allowed) > 1 else "always" if True in allowed else "never"
+def _state(order: OrderState, machine: Machine, run: RunId, key: str) -> str:
+    instance = order.at(run if machine.own else THREAD, key, machine.name)
+    return machine.initial if instance is None else instance.state
 
 
-def _listed(machine: Machine, indices: tuple[int, ...], state: str) -> bool:
-    transitions = machine.transitions
-    for index in indices:  # a loop: this runs for every call, and a generator costs more than the work
-        sources = transitions[index].sources
-        if sources is None or state in sources:
-            return True
-    return False
-
-
-def _reason(machine: Machine, violated: Transition, instance: Instance, tool: str, args: Mapping[str, Any]) -> str:
+def _reason(machine: Machine, violated: Transition, state: str, tool: str, args: Mapping[str, Any]) -> str:
     if violated.reason is not None:
         return violated.reason.render_text(args)
-    return default_reason(tool, machine, instance.state)
+    return default_reason(tool, machine, state)
 
 
 def _finding(machine: Machine, touch: Touch, outcome: Action, code: str, reason: str, *, retry: bool = False) -> Finding:
@@ -138,7 +122,7 @@ def full(machines: MachineSet, order: OrderState, run: RunId, touched: Touched, 
         return f"the key of an instance of state machine `{touched.oversize}` is longer than {MAX_KEY_BYTES} bytes"
     if order.size + len(touches) <= limit:
         return None
-    fresh = sum(_instance(order, machines.by_name[t.machine], run, t.key) is machines.by_name[t.machine].fresh for t in touches)
+    fresh = sum(order.at(run if machines.by_name[t.machine].own else THREAD, t.key, t.machine) is None for t in touches)
     return None if order.size + fresh <= limit else f"the thread has {order.size} machine instances, {limit} may be"
 
 
@@ -157,6 +141,7 @@ def settle(
     machines: MachineSet,
     order: OrderState,
     run: RunId,
+    call: CallId,
     touches: tuple[Touch, ...],
     status: Status,
     content: Any,
@@ -171,20 +156,26 @@ def settle(
         return NOTHING_SETTLED
     moves: list[Move] = []
     reminders: list[Reminder] = []
+    here: tuple[str, str] | None = None
     for touch in touches:
         machine = machines.by_name.get(touch.machine)
-        if machine is not None and machine.declares(touch):
-            instance = _instance(order, machine, run, touch.key)
-            if not touch.exact or _in_flight(instance, run, machine.kind(touch)):
-                _conclude(machine, order, touch, instance.state, (status, content, facts), moves, reminders)
+        if machine is None:
+            continue
+        if touch.exact:
+            there = (run if machine.own else THREAD, touch.key)
+            if there != here:
+                here, site = there, order.site(*there) or NOTHING_THERE
+                flight = site.flight(run, call)
+            kind = machine.kind(touch)
+            if kind is None or flight is None or flight.kinds.get(machine.name) != kind:
+                continue
+            state = site.instances[machine.name].state
+        elif machine.declares(touch):
+            state = _state(order, machine, run, touch.key)
+        else:
+            continue
+        _conclude(machine, order, touch, state, (status, content, facts), moves, reminders)
     return Settlement(tuple(moves), tuple(reminders)) if moves or reminders else NOTHING_SETTLED
-
-
-def _in_flight(instance: Instance, run: RunId, kind: Kind) -> bool:
-    for flight in instance.flights:
-        if flight.kind == kind and flight.run == run:
-            return True
-    return False
 
 
 def _conclude(
@@ -196,17 +187,21 @@ def _conclude(
     moves: list[Move],
     reminders: list[Reminder],
 ) -> None:
-    listed, target, reminder = False, machine.entry.on_unmatched, None
+    listed, target, reminder = False, None, None
     for index in touch.exact:
         transition = machine.transitions[index]
-        if transition.lists(current) or index in touch.overrides:
+        sources = transition.sources
+        if sources is None or current in sources or index in touch.overrides:
             listed = True
             if transition.fits(*outcome):
                 target = transition.to
                 reminder = None if transition.emit is None else _emitted(machine, order, touch, transition.emit, index)
                 break
-    if not listed:
-        target, reminder = None, _warned(machine, touch, current)
+    else:
+        if listed:
+            target = machine.entry.on_unmatched
+        else:
+            reminder = _warned(machine, touch, current)
     if target is not None and target != current:
         moves.append(Move(machine.name, touch.key, target))
     if reminder is not None:
@@ -239,37 +234,31 @@ def _warned(machine: Machine, touch: Touch, current: str) -> Reminder | None:
 
 def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str, ...]:
     """`machine[key]=state` of every instance that has moved and is not in a terminal state, sorted; observed ones never."""
+    ending = [machine for machine in machines.machines if machine.terminal and not machine.observed]
     found: list[str] = []
-    for machine in machines.machines:
-        if machine.terminal and not machine.observed:
-            slot = machine.slot or slot_of(machine.name, machine.scope, run)
-            keys: Map[str, Instance] = order.instances.get(slot, NO_INSTANCES)
-            found += [
-                _shown(machine, key, instance)
-                for key, instance in keys.items()
-                if instance.moved and instance.state not in machine.terminal
-            ]
+    for owner in (THREAD, run):
+        mine = {machine.name: machine for machine in ending if machine.own is (owner == run)}
+        for key, site in order.instances.get(owner, NO_SITES).items() if mine else ():
+            for name, instance in site.instances.items():
+                if instance.moved and name in mine and instance.state not in mine[name].terminal:
+                    found.append(_shown(name, key, instance))
     return tuple(sorted(found))
 
 
 def strangers(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str, ...]:
     """`machine[key]=state` of the run's and the thread's instances in a state that their machine does not have (any more)."""
+    held = {False: order.of(THREAD), True: order.of(run)}
     found = [
-        _shown(machine, key, instance)
+        _shown(machine.name, key, instance)
         for machine in machines.machines
-        for key, instance in order.keys(slot_of(machine.name, machine.scope, run)).items()
+        for key, instance in held[machine.own].get(machine.name, {}).items()
         if instance.state not in machine.states
     ]
     return tuple(sorted(found))
 
 
-def _shown(machine: Machine, key: str, instance: Instance) -> str:
-    return f"{machine.name}[{escape_text(key)}]={instance.state}"
-
-
-def own_slots(machines: MachineSet, run: RunId) -> list[str]:
-    """Where the instances are that end with the run."""
-    return [slot_of(machine.name, "run", run) for machine in machines.machines if machine.scope == "run"]
+def _shown(machine: str, key: str, instance: Instance) -> str:
+    return f"{machine}[{escape_text(key)}]={instance.state}"
 
 
 # --- the fold --------------------------------------------------------------------------------------------------------
@@ -277,20 +266,10 @@ def own_slots(machines: MachineSet, run: RunId) -> list[str]:
 
 def admit(order: OrderState, machines: MachineSet, run: RunId, call: CallId, touches: tuple[Touch, ...]) -> OrderState:
     """The call is in flight on the instances that it may move; what matches only widely moves nothing."""
-    instances, size, by_name = order.instances.mutate(), order.size, machines.by_name
-    for touch in touches:
-        exact = touch.exact
-        if not exact:
-            continue
-        key, machine = touch.key, by_name[touch.machine]
-        slot = machine.slot or slot_of(machine.name, machine.scope, run)
-        keys: Map[str, Instance] = instances.get(slot, NO_INSTANCES)
-        instance = keys.get(key)
-        if instance is None:
-            size, instance = size + 1, machine.fresh
-        kind = machine.kind(touch) if touch.overrides else machine.kinds.get(exact) or machine.kind(touch)
-        instances[slot] = keys.set(key, instance.joined(run, call, kind))
-    return replace(order, instances=instances.finish(), size=size)
+    for own, key, _, _, kinds, fresh in machines.joins(touches):
+        if kinds:
+            order = order.joined(run if own else THREAD, key, Flight(run, call, kinds), fresh)
+    return order
 
 
 def advance(
@@ -303,37 +282,17 @@ def advance(
     reminders: tuple[Reminder, ...],
 ) -> OrderState:
     """The call is over: its flights end, its moves happen, the thread's tick grows by one."""
-    order = replace(order, tick=order.tick + 1)
     if not touches:
-        return order
+        return replace(order, tick=order.tick + 1)
     targets = {move.machine: move.to for move in moves}  # a call touches a machine at one key
-    landed: list[tuple[str, str, Instance]] = []
-    moved: list[str] = []
-    for touch in touches:
-        found = _landed(order, run, call, touch, targets.get(touch.machine)) if touch.exact else None
-        if found is not None:
-            landed.append(found)
-            if touch.machine in targets:
-                moved.append(touch.machine)
-    order = order.put(landed)
-    for machine in moved:
-        order = order.counted(machine, "transitioned")
-    emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"}
+    order = order.left(run, call, keys_of(touches), targets)
+    if targets:
+        order = order.counted("transitioned", targets)
+    emitted = {reminder.machine for reminder in reminders if reminder.reason == "transition"} if reminders else ()
     for touch in touches if emitted else ():
         if touch.machine in emitted:
-            order = _throttled(order, machines, touch).counted(touch.machine, "emitted")
+            order = _throttled(order, machines, touch).counted("emitted", (touch.machine,))
     return order
-
-
-def _landed(order: OrderState, run: RunId, call: CallId, touch: Touch, target: str | None) -> tuple[str, str, Instance] | None:
-    """Its instance without the call, wherever that is: the run's policy, and with it the machine's scope, may have changed."""
-    for scope in ("thread", "run"):
-        slot = slot_of(touch.machine, scope, run)
-        instance = order.at(slot, touch.key)
-        left = None if instance is None else instance.left(run, call)
-        if left is not None:
-            return slot, touch.key, left if target is None else Instance(target, True, left.flights, left.kinds)
-    return None
 
 
 def _throttled(order: OrderState, machines: MachineSet, touch: Touch) -> OrderState:
@@ -365,4 +324,4 @@ def count(order: OrderState, findings: tuple[Finding, ...], stage: str | None, d
 def _noted(order: OrderState, finding: Finding, name: str, tool: str) -> OrderState:
     machine = finding.machine or ""
     violation = Violation(machine, finding.key or "", tool, finding.outcome, finding.reason)
-    return order.noted(violation).counted(machine, name)
+    return order.noted(violation).counted(name, (machine,))

@@ -14,9 +14,9 @@ from msgspec import Meta, Struct
 from gated.core.order.fields import render
 from gated.core.order.globs import Glob, compile_glob
 from gated.core.order.patterns import Conditions, Pattern, compile_conditions, compile_pattern
-from gated.core.order.state import ANY, Instance, Kind, kind_of, slot_of
+from gated.core.order.state import ANY, Instance, Kind, kind_of
 from gated.core.order.templates import NORMALIZERS, Template, compile_template
-from gated.events import RunId, Status, Touch
+from gated.events import Status, Touch
 
 STAGE: Final = "order"
 
@@ -119,7 +119,7 @@ class Transition(Struct, frozen=True):
 
     def fits(self, status: Status, content: Any, facts: Mapping[str, Any]) -> bool:
         """Whether the outcome is one that fires the transition."""
-        if status == "not_run" or (self.status != "any" and self.status != status):
+        if self.status != status and (self.status != "any" or status == "not_run"):
             return False
         if self.content is not None and not self.content.matches(render(content)):
             return False
@@ -131,7 +131,7 @@ class Machine(Struct, frozen=True):
 
     name: str
     scope: Scope
-    slot: str  # where its instances are; empty where every run has its own
+    own: bool  # every run has instances of its own
     observed: bool
     key: Template
     normalize: Callable[[str], str]
@@ -144,17 +144,30 @@ class Machine(Struct, frozen=True):
     speaks: bool  # some transition emits, or warns
     entry: MachineEntry
 
-    def kind(self, touch: Touch) -> Kind:
-        """Every way in which the call may move an instance, whatever its outcome."""
-        if touch.exact in self.kinds and not touch.overrides:
-            return self.kinds[touch.exact]
+    def kind(self, touch: Touch) -> Kind | None:
+        """Every way in which the call may move an instance, whatever its outcome; None where it cannot be this machine's."""
+        kind = self.kinds.get(touch.exact)
+        if kind is not None and not touch.overrides:
+            return kind
+        if not self.declares(touch):
+            return None
         moves = [move for index in touch.exact for move in self.transitions[index].moves]
         return kind_of([*moves, *(move for index in touch.overrides for move in self.transitions[index].forced)])
 
+    def sources(self, exact: tuple[int, ...]) -> frozenset[str] | None:
+        """The states from which a call that matches these transitions is allowed; None: any."""
+        found: frozenset[str] = frozenset()
+        for index in exact:
+            sources = self.transitions[index].sources
+            if sources is None:
+                return None
+            found = found | sources if found else sources
+        return found
+
     def declares(self, touch: Touch) -> bool:
         """Whether the touch can be this machine's: it may have been another policy's machine of the same name."""
-        count = len(self.transitions)
-        return not (touch.exact and touch.exact[-1] >= count) and not (touch.wide and touch.wide[-1] >= count)
+        count, exact, wide = len(self.transitions), touch.exact, touch.wide
+        return not (exact and exact[-1] >= count) and not (wide and wide[-1] >= count)
 
 
 def compile_machine(entry: MachineEntry) -> Machine:
@@ -167,7 +180,7 @@ def compile_machine(entry: MachineEntry) -> Machine:
     return Machine(
         name=entry.name,
         scope=entry.scope,
-        slot=slot_of(entry.name, "thread", RunId("")) if entry.scope == "thread" else "",
+        own=entry.scope == "run",
         observed=entry.mode == "observe",
         key=key,
         normalize=NORMALIZERS[entry.key_normalizer],

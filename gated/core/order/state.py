@@ -1,13 +1,16 @@
 """What the machines of a thread remember: instances with the calls in flight on them, reminders' throttle, counters.
 
+Machines often share their keys, and a call then bears on all of them at once: the instances of one key are a *site*, and a call
+is in flight on a site, however many machines watch it.
 INVARIANT: everything here came out of recorded decisions. What a call in flight may still do to an instance is kept with it
-(its *kind*), so nobody's policy is needed to say which states are possible, and a call can be taken off its instance whatever
-has become of its policy. `Instance.kinds` counts the kinds of `Instance.flights`, so that a decision need not.
+(its *kind*), so nobody's policy is needed to say which states are possible, and a call can be taken off its site whatever has
+become of its policy. `Site.kinds` counts the kinds of `Site.flights`, so that a decision need not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -19,11 +22,13 @@ from gated.core.packed import Packed
 from gated.events import CallId, RunId
 
 ANY: Final = "*"
+THREAD: Final = ""  # whose the instances are that outlive runs: no run has an empty id
 MAX_VIOLATIONS: Final = 64
 MAX_ISSUED: Final = 4096
 
 Kind = tuple[tuple[str, str], ...]  # (state it moves from, or `*`; state it moves to), sorted
 Kinds = tuple[tuple[Kind, int], ...]  # how many calls of each kind, sorted
+Counted = tuple[tuple[dict[str, Kind], int], ...]  # the same of several machines at once
 
 
 def kind_of(moves: Iterable[tuple[str, str]]) -> Kind:
@@ -34,11 +39,11 @@ def kind_of(moves: Iterable[tuple[str, str]]) -> Kind:
 
 
 class Flight(Struct, frozen=True, gc=False, array_like=True):
-    """A call in flight on an instance."""
+    """A call in flight on the instances of these machines."""
 
     run: RunId
     call: CallId
-    kind: Kind
+    kinds: dict[str, Kind]
 
 
 class Instance(Struct, frozen=True, gc=False, array_like=True):
@@ -46,34 +51,80 @@ class Instance(Struct, frozen=True, gc=False, array_like=True):
 
     state: str
     moved: bool = False
+
+
+class Site(Struct, frozen=True, gc=False, array_like=True):
+    """The instances of one key, by machine: those that moved or that a call is in flight on."""
+
+    instances: dict[str, Instance]
     flights: tuple[Flight, ...] = ()
-    kinds: Kinds = ()
+    kinds: Counted = ()
 
-    def joined(self, run: RunId, call: CallId, kind: Kind) -> Instance:
-        """With one more call in flight."""
-        flights = self.flights
-        if not flights:
-            return Instance(self.state, self.moved, (Flight(run, call, kind),), ((kind, 1),))
-        return Instance(self.state, self.moved, (*flights, Flight(run, call, kind)), _shifted(self.kinds, kind, 1))
+    def kinds_of(self, machine: str) -> Kinds:
+        """What the calls in flight may do to the machine's instance."""
+        counts: dict[Kind, int] = {}
+        for kinds, count in self.kinds:
+            kind = kinds.get(machine)
+            if kind is not None:
+                counts[kind] = counts.get(kind, 0) + count
+        return tuple(sorted(counts.items()))
 
-    def left(self, run: RunId, call: CallId) -> Instance | None:
-        """Without that call; None where it is not in flight here."""
-        if len(self.flights) == 1:  # the usual case
-            flight = self.flights[0]
-            return Instance(self.state, self.moved) if flight.call == call and flight.run == run else None
-        for index, flight in enumerate(self.flights):
+    def flight(self, run: RunId, call: CallId) -> Flight | None:
+        for flight in self.flights:
             if flight.call == call and flight.run == run:
-                flights = self.flights[:index] + self.flights[index + 1 :]
-                return Instance(self.state, self.moved, flights, _shifted(self.kinds, flight.kind, -1))
+                return flight
         return None
 
+    def joined(self, flight: Flight, fresh: dict[str, Instance]) -> Site:
+        """With one more call in flight; `fresh` are the instances of its machines where there are none."""
+        instances, flights = self.instances, self.flights
+        for machine in fresh:
+            if machine not in instances:
+                instances = {**fresh, **instances}
+                break
+        if not flights:  # the usual case
+            return Site(instances, (flight,), ((flight.kinds, 1),))
+        return Site(instances, (*flights, flight), _shifted(self.kinds, flight.kinds, 1))
 
-def _shifted(kinds: Kinds, kind: Kind, by: int) -> Kinds:
-    for index, (known, count) in enumerate(kinds):
-        if known == kind:
-            rest = ((kind, count + by),) if count + by else ()
-            return kinds[:index] + rest + kinds[index + 1 :]
-    return tuple(sorted((*kinds, (kind, by))))
+    def left(self, flight: Flight, targets: Mapping[str, str]) -> Site:
+        """Without a call, its machines' instances moved; what never moved and has nothing in flight is as good as none."""
+        flights: tuple[Flight, ...] = ()
+        kinds: Counted = ()
+        if len(self.flights) > 1:
+            flights = tuple([other for other in self.flights if other is not flight])
+            kinds = _shifted(self.kinds, flight.kinds, -1)
+        changed, held = False, self.instances
+        for machine in flight.kinds:
+            if machine in targets or not (held[machine].moved or _is_in(kinds, machine)):
+                changed = True
+        if changed:
+            held = {**held, **{machine: Instance(targets[machine], True) for machine in flight.kinds if machine in targets}}
+            held = _shared(tuple([(m, instance) for m, instance in held.items() if instance.moved or _is_in(kinds, m)]))
+        return Site(held, flights, kinds)
+
+
+def _is_in(counts: Counted, machine: str) -> bool:
+    for kinds, _ in counts:
+        if machine in kinds:
+            return True
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _shared(instances: tuple[tuple[str, Instance], ...]) -> dict[str, Instance]:
+    """Sites mostly are alike."""
+    return dict(instances)
+
+
+def _shifted(counts: Counted, kinds: dict[str, Kind], by: int) -> Counted:
+    for index, (known, count) in enumerate(counts):
+        if known is kinds or known == kinds:
+            rest = ((known, count + by),) if count + by else ()
+            return counts[:index] + rest + counts[index + 1 :]
+    return (*counts, (kinds, by))
+
+
+NO_SITES: Final[Map[str, Site]] = Map()
 
 
 class Violation(Struct, frozen=True, gc=False):
@@ -91,18 +142,18 @@ class Counts(Struct, frozen=True, gc=False):
     transitioned: int = 0
     emitted: int = 0
 
-    def plus(self, name: str) -> Counts:
-        return replace(self, **{name: getattr(self, name) + 1})
+    def plus(self, name: str, count: int) -> Counts:
+        return replace(self, **{name: getattr(self, name) + count})
 
 
 class OrderState(Struct, frozen=True, gc=False):
-    """Instances by slot (`slot_of`) and key; `size` counts them, those in `retired` slots (of runs that ended) not.
+    """Sites by whose they are (`THREAD`, or a run) and key; `size` counts their instances, those of `retired` runs not.
 
-    Slots of runs that ended are `past`, packed, once nothing is in flight on them. `issued` is the tick of each machine and key's
-    reminder.
+    Instances of runs that ended are `past`, packed by slot (`slot_of`), once nothing is in flight on them. `issued` is the tick
+    of each machine and key's reminder.
     """
 
-    instances: Map[str, Map[str, Instance]] = Map()
+    instances: Map[str, Map[str, Site]] = Map()
     size: int = 0
     retired: Map[str, bool] = Map()
     tick: int = 0
@@ -112,70 +163,97 @@ class OrderState(Struct, frozen=True, gc=False):
     violations: tuple[Violation, ...] = ()
     past: Packed = Packed()
 
-    def at(self, slot: str, key: str) -> Instance | None:
-        keys = self.instances.get(slot)
-        if keys is None:
-            return self.keys(slot).get(key) if self.past.size else None
-        return keys.get(key)
+    def site(self, owner: str, key: str) -> Site | None:
+        keys = self.instances.get(owner)
+        return None if keys is None else keys.get(key)
 
-    def put(self, changes: Iterable[tuple[str, str, Instance]]) -> OrderState:
-        """With these instances, by slot and key; one that never moved and has nothing in flight is as good as none."""
-        instances, size, retired = self.instances.mutate(), self.size, self.retired
-        resting: list[str] = []
-        for slot, key, instance in changes:
-            keys: Map[str, Instance] = instances.get(slot) or Map()
-            before = len(keys)
-            if instance.moved or instance.flights:
-                keys = keys.set(key, instance)
-            elif key in keys:
-                keys = keys.delete(key)
-            else:
+    def at(self, owner: str, key: str, machine: str) -> Instance | None:
+        """An instance, also one of a run that ended."""
+        site = self.site(owner, key)
+        found = None if site is None else site.instances.get(machine)
+        if found is None and owner and self.past.size:
+            found = self._rest(slot_of(owner, machine)).get(key)
+        return found
+
+    def joined(self, owner: str, key: str, flight: Flight, fresh: dict[str, Instance]) -> OrderState:
+        """With a call in flight at a key; `fresh` are its machines' instances where there are none."""
+        sites, size = self.instances.get(owner, NO_SITES), self.size
+        before = sites.get(key)
+        if before is None:
+            size, site = size + len(fresh), Site(fresh, (flight,), ((flight.kinds, 1),))
+        else:
+            site = before.joined(flight, fresh)
+            if site.instances is not before.instances:
+                size += len(site.instances) - len(before.instances)
+        return replace(self, instances=self.instances.set(owner, sites.set(key, site)), size=size)
+
+    def left(self, run: RunId, call: CallId, keys: Iterable[str], targets: Mapping[str, str]) -> OrderState:
+        """Without a call that was in flight at these keys, the instances of its machines moved; a tick later.
+
+        It is taken off wherever it is: the run's policy, and with it the scope of a machine, may have changed.
+        """
+        instances, size, retired = self.instances, self.size, False
+        for owner in (THREAD, run):
+            sites = instances.get(owner)
+            if sites is None:
                 continue
-            if keys:
-                instances[slot] = keys
-            else:
-                del instances[slot]
-            if slot in retired:
-                resting.append(slot)
-            else:
-                size += len(keys) - before
-        order = replace(self, instances=instances.finish(), size=size)
-        for slot in dict.fromkeys(resting):
-            order = order._rested(slot)
-        return order
+            retired = bool(self.retired) and owner in self.retired
+            for key in keys:
+                before = sites.get(key)
+                flight = None if before is None else before.flight(run, call)
+                if before is None or flight is None:
+                    continue
+                site = before.left(flight, targets)
+                if site.instances is not before.instances and not retired:
+                    size += len(site.instances) - len(before.instances)
+                sites = sites.set(key, site) if site.instances else sites.delete(key)
+            instances = instances.set(owner, sites) if sites else instances.delete(owner)
+        order = replace(self, instances=instances, size=size, tick=self.tick + 1)
+        return order._rested(run) if retired else order
 
-    def retire(self, slots: Iterable[str]) -> OrderState:
-        """What a run leaves behind in its own slots can be looked at, and takes no room any more."""
-        held = [slot for slot in slots if slot in self.instances]
-        if not held:
+    def retire(self, run: RunId) -> OrderState:
+        """What a run leaves behind of its own can be looked at, and takes no room any more."""
+        held = self.instances.get(run)
+        if held is None:
             return self
-        freed = sum(len(self.instances[slot]) for slot in held)
-        order = replace(self, size=self.size - freed, retired=self.retired.update(dict.fromkeys(held, True)))
-        for slot in held:
-            order = order._rested(slot)
-        return order
+        freed = sum(len(site.instances) for site in held.values())
+        return replace(self, size=self.size - freed, retired=self.retired.set(run, True))._rested(run)
 
-    def _rested(self, slot: str) -> OrderState:
-        """A retired slot is packed, unless a call is in flight on it."""
-        keys = self.instances.get(slot)
-        if keys is None:
-            return replace(self, retired=self.retired.delete(slot))
-        if any(instance.flights for instance in keys.values()):
+    def _rested(self, run: RunId) -> OrderState:
+        """The instances of a retired run are packed, unless a call is in flight on one."""
+        if any(site.flights for site in self.instances.get(run, NO_SITES).values()):
             return self
-        past = self.past.set(slot, _ENCODER.encode(dict(keys)))
-        return replace(self, instances=self.instances.delete(slot), retired=self.retired.delete(slot), past=past)
+        past = self.past
+        for machine, keys in self._live(run).items():
+            past = past.set(slot_of(run, machine), _ENCODER.encode(keys))
+        instances = self.instances.delete(run) if run in self.instances else self.instances
+        return replace(self, instances=instances, retired=self.retired.delete(run), past=past)
 
-    def keys(self, slot: str) -> Mapping[str, Instance]:
-        """The instances of a slot, also one of a run that ended."""
-        keys = self.instances.get(slot)
-        if keys is not None:
-            return keys
+    def _rest(self, slot: str) -> Mapping[str, Instance]:
         raw = self.past.get(slot)
         return {} if raw is None else _KEYS.decode(raw)
 
-    def counted(self, machine: str, name: str) -> OrderState:
-        counts = self.by_machine.get(machine, _NO_COUNTS).plus(name)
-        return replace(self, metrics=self.metrics.plus(name), by_machine=self.by_machine.set(machine, counts))
+    def of(self, owner: str) -> dict[str, dict[str, Instance]]:
+        """Machine to key to instance, sorted, of the thread or of a run, also of one that ended."""
+        found = self._live(owner)
+        for slot in self.past.keys() if owner else ():
+            if slot.startswith(f"{owner}/"):
+                found.setdefault(slot[len(owner) + 1 :], {}).update(self._rest(slot))
+        return {machine: dict(sorted(found[machine].items())) for machine in sorted(found)}
+
+    def _live(self, owner: str) -> dict[str, dict[str, Instance]]:
+        found: dict[str, dict[str, Instance]] = {}
+        for key, site in self.instances.get(owner, NO_SITES).items():
+            for machine, instance in site.instances.items():
+                found.setdefault(machine, {})[key] = instance
+        return found
+
+    def counted(self, name: str, machines: Collection[str]) -> OrderState:
+        """One more in a counter of each of these machines."""
+        by_machine = self.by_machine
+        for machine in machines:
+            by_machine = by_machine.set(machine, by_machine.get(machine, _NO_COUNTS).plus(name, 1))
+        return replace(self, metrics=self.metrics.plus(name, len(machines)), by_machine=by_machine)
 
     def reminded(self, machine: str, key: str) -> OrderState:
         """A reminder went out now. At the cap the older half is forgotten: at worst one comes again too early."""
@@ -196,11 +274,9 @@ class OrderState(Struct, frozen=True, gc=False):
     def view(self, run: RunId) -> dict[str, dict[str, str]]:
         """Machine to key to state, as the run sees them."""
         found: dict[str, dict[str, str]] = {}
-        for slot in sorted((*self.instances, *self.past.keys())):
-            owner, _, machine = slot.partition("/")
-            if owner in ("", run):
-                keys = self.keys(slot)
-                found.setdefault(machine, {}).update({key: keys[key].state for key in sorted(keys)})
+        for owner in (THREAD, run):
+            for machine, keys in self.of(owner).items():
+                found.setdefault(machine, {}).update({key: instance.state for key, instance in keys.items()})
         return found
 
 
@@ -209,6 +285,6 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _KEYS: Final = msgspec.json.Decoder(dict[str, Instance])
 
 
-def slot_of(machine: str, scope: str, run: RunId) -> str:
-    """Where a machine's instances are: run ids have no slash, so no run's slot is another's or the thread's."""
-    return f"/{machine}" if scope == "thread" else f"{run}/{machine}"
+def slot_of(run: str, machine: str) -> str:
+    """Where the instances of a run that ended are: run ids have no slash, so no run's slot is another's."""
+    return f"{run}/{machine}"

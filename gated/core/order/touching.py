@@ -5,7 +5,7 @@ Machines are found by the name of the tool, so those that do not watch it cost a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -13,30 +13,42 @@ from msgspec import Struct
 
 from gated.core.order.machines import STAGE, Machine, default_reason
 from gated.core.order.patterns import Pattern
+from gated.core.order.state import Instance, Kind
 from gated.core.order.templates import Template
 from gated.events import Finding, Touch
 
 
-class Idle(NamedTuple):
-    """When a touched instance surely allows the call: it is not there and `fresh`, or all of its possible states are among
-    `sources` (None: any)."""
+class Join(NamedTuple):
+    """What a call touches at one key, of the thread or (`own`) of its run, all machines at once.
 
-    slot: str
-    fresh: bool
-    sources: frozenset[str] | None
+    `limits` are the machines that do not allow the call in any state: those in which they do, and their first. `free`: all of
+    them allow it in their first. It moves machines of these `kinds`; `fresh` are their instances where there are none.
+    """
+
+    own: bool
+    key: str
+    limits: tuple[tuple[str, frozenset[str], str], ...]
+    free: bool
+    kinds: dict[str, Kind]
+    fresh: dict[str, Instance]
+
+
+class Touches(tuple[Touch, ...]):
+    """The touches of a call, with their joins, and the keys at which it is in flight."""
+
+    joins: tuple[Join, ...]
+    keys: tuple[str, ...]
 
 
 class Touched(Struct, frozen=True, gc=False):
     """What a call bears on, and what is wrong with its keys.
 
-    `keys` are all of its keys, each once. `idle`, where it was worked out, is when all of it surely allows the call. `oversize`:
-    a machine whose key is too long.
+    `keys` are all of its keys, each once. `oversize`: a machine whose key is too long.
     """
 
     touches: tuple[Touch, ...] = ()
     findings: tuple[Finding, ...] = ()
     keys: tuple[str, ...] = ()
-    idle: tuple[Idle, ...] = ()
     oversize: str | None = None
 
 
@@ -108,7 +120,41 @@ class MachineSet:
             return NOTHING_TOUCHED
         oversize = next((touch.machine for touch in touches if _is_oversize(touch.key)), None)
         keys = tuple(dict.fromkeys(touch.key for touch in touches))
-        return Touched(tuple(touches), tuple(findings), keys, oversize=oversize)
+        return Touched(tuple(touches), tuple(findings), keys, oversize)
+
+    def joins(self, touches: tuple[Touch, ...]) -> tuple[Join, ...]:
+        """What the touches, of these machines, come to."""
+        if isinstance(touches, Touches):
+            return touches.joins
+        return _joins(touches, self.by_name)
+
+
+def keys_of(touches: tuple[Touch, ...]) -> tuple[str, ...]:
+    """The keys at which a call is in flight."""
+    if isinstance(touches, Touches):
+        return touches.keys
+    return tuple(dict.fromkeys(touch.key for touch in touches if touch.exact))
+
+
+def _joins(touches: Iterable[Touch], by_name: Mapping[str, Machine]) -> tuple[Join, ...]:
+    at: dict[tuple[bool, str], list[tuple[Machine, Touch]]] = {}
+    for touch in touches:
+        machine = by_name[touch.machine]
+        at.setdefault((machine.own, touch.key), []).append((machine, touch))
+    return tuple([_join(own, key, found) for (own, key), found in at.items()])
+
+
+def _join(own: bool, key: str, found: list[tuple[Machine, Touch]]) -> Join:
+    limits = [(m.name, sources, m.initial) for m, touch in found if (sources := m.sources(touch.exact)) is not None]
+    kinds = {machine.name: kind for machine, touch in found if touch.exact and (kind := machine.kind(touch)) is not None}
+    return Join(
+        own,
+        key,
+        tuple(limits),
+        all(initial in sources for _, sources, initial in limits),
+        kinds,
+        {machine.name: machine.fresh for machine, _ in found if machine.name in kinds},
+    )
 
 
 class _Alike(NamedTuple):
@@ -121,23 +167,18 @@ class _Alike(NamedTuple):
 def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
     if len({watch.made_from for watch in watches}) != 1 or any(w.certain is None or w.machine.speaks for w in watches):
         return None
-    normalize = watches[0].machine.normalize
-    certain = [(watch.machine.name, watch.certain) for watch in watches if watch.certain is not None]
-    idle = tuple(_idle(watch.machine, watch.certain[0]) for watch in watches if watch.certain is not None)
-    simple = all(watch.machine.slot and watch.certain is not None and len(watch.certain) == 1 for watch in watches)
+    first = watches[0].machine
+    normalize, plain = first.normalize, [Touch(watch.machine.name, "", watch.certain or ()) for watch in watches]
+    joins = _joins(plain, {watch.machine.name: watch.machine for watch in watches})
 
     @lru_cache(maxsize=KEPT)
     def touched(text: str) -> Touched:
         key = normalize(text)
-        touches = tuple([Touch(name, key, exact) for name, exact in certain])
-        return Touched(touches, (), (key,), idle if simple else (), touches[0].machine if _is_oversize(key) else None)
+        touches = Touches([Touch(touch.machine, key, touch.exact) for touch in plain])
+        touches.joins, touches.keys = tuple([join._replace(key=key) for join in joins]), (key,)
+        return Touched(touches, (), (key,), touches[0].machine if _is_oversize(key) else None)
 
-    return _Alike(watches[0].machine.key, touched)
-
-
-def _idle(machine: Machine, index: int) -> Idle:
-    transition = machine.transitions[index]
-    return Idle(machine.slot, transition.lists(machine.initial), transition.sources)
+    return _Alike(first.key, touched)
 
 
 def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:

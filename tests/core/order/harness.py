@@ -71,7 +71,7 @@ class Thread:
         run: RunId = R1,
     ) -> Settlement:
         touches = self.touches.pop((run, CallId(call)))
-        settled = engine.settle(self.machines, self.order, run, touches, status, content, facts or {})
+        settled = engine.settle(self.machines, self.order, run, CallId(call), touches, status, content, facts or {})
         self.order = engine.advance(self.order, self.machines, run, CallId(call), touches, settled.moves, settled.reminders)
         return settled
 

@@ -575,5 +575,5 @@ def test_the_newest_violations_are_kept() -> None:
 
 def test_an_unknown_machine_of_a_touch_moves_nothing() -> None:
     thread = Thread()
-    settled = engine.settle(thread.machines, thread.order, R1, (Touch("gone", "", (0,)),), "success", None, {})
+    settled = engine.settle(thread.machines, thread.order, R1, CallId("c"), (Touch("gone", "", (0,)),), "success", None, {})
     assert settled == engine.NOTHING_SETTLED

@@ -163,12 +163,13 @@ def test_a_snapshot_is_the_state_and_goes_on_alike(first: list[Any], steps: list
 def test_sizes_and_kinds_are_what_they_count(found: list[Any], steps: list[Any]) -> None:
     thread = Thread(*(machine(f"m{number}", **entry) for number, entry in enumerate(found)))
     play(thread, steps)
-    instances = [instance for keys in thread.order.instances.values() for instance in keys.values()]
-    assert thread.order.size == len(instances)
-    for instance in instances:
-        assert instance.moved or instance.flights
-        assert dict(instance.kinds) == Counter(flight.kind for flight in instance.flights)
-        assert list(instance.kinds) == sorted(instance.kinds)
+    sites = [site for keys in thread.order.instances.values() for site in keys.values()]
+    assert thread.order.size == sum(len(site.instances) for site in sites)
+    for site in sites:
+        for name, instance in site.instances.items():
+            kinds = Counter(flight.kinds[name] for flight in site.flights if name in flight.kinds)
+            assert instance.moved or kinds
+            assert site.kinds_of(name) == tuple(sorted(kinds.items()))
 
 
 @given(MACHINES, st.lists(CALLS, max_size=6))
