@@ -100,7 +100,7 @@ class Answering:
         """Say what a record decided, and the record."""
         said, prefix, seq, at = item.said, self._outlet.prefix, record.seq, record.at
         for decision in decisions:
-            told = self._revealed(decision)
+            told = self._revealed(decision) if type(decision) is CallDecided and decision.sealed is not None else decision
             message: Message = wire.to_agent(told, item.policy, seq, at)
             if self._signer is not None:
                 message = self._signed(self._signer, message, told, item, at)
@@ -161,10 +161,8 @@ class Answering:
         self._tell(Settled(said, record, body.decisions, (), owner, policy), record, body.decisions)
         return True
 
-    def _revealed(self, decision: Decision) -> Decision:
+    def _revealed(self, decision: CallDecided) -> CallDecided | CallRefused:
         """A verdict with the arguments that may run, as its agent must get them; without them there is no verdict."""
-        if type(decision) is not CallDecided or decision.sealed is None:
-            return decision
         try:
             return revealed(decision, self._vault)
         except Unreadable as error:

@@ -63,23 +63,26 @@ class Mailbox(Generic[T]):
 
     def take(self, most: int) -> list[T]:
         """The next items, of every lane in turn one."""
+        if not self._first and len(self._lanes) == 1 and self._count <= most:
+            return self._all()
         taken: list[T] = []
         while self._first and len(taken) < most:
             taken.append(self._first.popleft())
         while self._lanes and len(taken) < most:
             agent, lane = next(iter(self._lanes.items()))
-            alone = len(self._lanes) == 1  # nobody else waits
-            if alone and len(lane) <= most - len(taken):
-                taken += lane
-                for kept in (self._lanes, self._lane_of, self._waiting):
-                    kept.clear()
-                break
-            taken += self._left(lane, most - len(taken) if alone else 1)
+            turn = 1 if len(self._lanes) > 1 else most - len(taken)  # nobody else waits
+            taken += self._left(lane, turn)
             del self._lanes[agent]
             if lane:
                 self._lanes[agent] = lane  # behind the others
         self._count -= len(taken)
         return taken
+
+    def _all(self) -> list[T]:
+        """What is in the one lane that there is."""
+        (lane,) = self._lanes.values()
+        self._lanes, self._lane_of, self._waiting, self._count = {}, {}, {}, 0
+        return list(lane)
 
     def _left(self, lane: deque[T], most: int) -> list[T]:
         """The first items of a lane."""

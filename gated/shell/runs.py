@@ -98,7 +98,7 @@ class Runs:
         self.health = Health(damaged=self.threads.damages)
         self._persisting = Persisting(event_log, self.health)
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
-        self.telemetry = Telemetry(lambda agent: agent in self.registry.current.agents)
+        self.telemetry = Telemetry(lambda agent: agent in self.threads.registry.current.agents)
         self._aside = Aside(vault, scorer, self._ring)
         self._decide = decide
         self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
@@ -190,7 +190,8 @@ class Runs:
 
     async def _next_batch(self) -> list[Said] | None:
         while True:
-            self._mailbox.put_first(self._aside.released())
+            if self._aside:
+                self._mailbox.put_first(self._aside.released())
             if self._mailbox:
                 break
             if self._draining and not self._aside:
@@ -257,19 +258,17 @@ class Runs:
         self, said: Said, state: ThreadState, registry: Registry, made: core.Step, sealed: Record | None
     ) -> Settled | None:
         """What becomes of an input that was decided on a state; None where it is set aside."""
-        run = made.state.runs.get(said.run)
-        by = said.observation.by
+        runs, by = made.state.runs, said.observation.by
+        run = runs.open.get(said.run) or runs.get(said.run)
         agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
         policy = registry.current.digest if run is None else run.policy
-        handled = 0 < said.position <= state.input
-        asked = made.unfollowed or made.unscored
-        if not handled and asked and self._aside.set_aside(said, made, registry.known[policy]):
-            self.threads.keep(state)
-            return None
-        if handled:
+        if 0 < said.position <= state.input:  # it was handled before
             self.threads.keep(state)
             replies = () if made.decisions else made.replies
             return Settled(said, None, (), replies, agent, policy, again=True)
+        if (made.unfollowed or made.unscored) and self._aside.set_aside(said, made, registry.known[policy]):
+            self.threads.keep(state)
+            return None
         self.threads.keep(made.state)
         self._open_runs.follow(state, made.state)
         dues = due_times(made.decisions)

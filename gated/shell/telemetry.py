@@ -101,7 +101,8 @@ class Telemetry:
                 case CallSettled():
                     self.outcomes[decision.status] += 1
                     self.lapsed += decision.lapsed
-                    self.breaches.update(finding.contract or "" for finding in decision.breached)
+                    for finding in decision.breached:
+                        self.breaches[finding.contract or ""] += 1
                 case RunOpened():
                     self.runs_opened += 1
                 case RunEnded():

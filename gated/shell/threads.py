@@ -158,6 +158,8 @@ class Threads:
             state = self.states.get(thread)
             if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
                 await self._snapshot(state)
+        if len(self.states) <= CACHE and self._held <= HELD:
+            return
         leaving = [state for state in self._surplus() if not self._stays(state.thread, is_busy)]
         if not leaving:
             return

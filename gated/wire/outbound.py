@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -129,7 +129,7 @@ Outbound = Verdict | ReminderMessage | RunStatus | Refusal | Remaining
 
 OF_TICKETS: Final = frozenset({TicketOpened, TicketAnswered, TicketClosed, TicketNoted})  # the decisions that people hear of
 
-_ENCODER: Final = msgspec.json.Encoder()
+encode: Final[Callable[[Struct], bytes]] = msgspec.json.Encoder().encode
 _OUT: Final = msgspec.json.Decoder(Outbound)
 
 
@@ -156,10 +156,6 @@ def stub(record: Record) -> bytes:
     """What is published of a record that is too large."""
     said = {name: getattr(record, name) for name in ("thread", "run", "seq", "at", "kind", "prev", "hash")}
     return encode(RecordOmitted(**said, bytes=len(record.body)))
-
-
-def encode(message: Struct) -> bytes:
-    return _ENCODER.encode(message)
 
 
 def decode_out(data: bytes) -> Outbound:

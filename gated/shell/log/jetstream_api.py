@@ -72,13 +72,16 @@ class JetStreamApi:
         self._inbox = client.new_inbox()
         self._heard: dict[bytes, Callable[[Heard], None]] = {}
         self._asked = 0
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[asyncio.Future[Any], tuple[float, float, str]] = {}  # until when, how long, for what
+        self._timer: asyncio.TimerHandle | None = None  # for the first of them: one for each would cost more than its question
         self._subscription: Subscription | None = None
 
     async def start(self) -> None:
         self._subscription = await self.client.subscribe(f"{self._inbox}.*", cb=Straight(self._hear))
 
     async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._subscription is not None and not self.client.is_closed:
             await self._subscription.unsubscribe()
 
@@ -120,14 +123,30 @@ class JetStreamApi:
 
     async def _in_time(self, answer: asyncio.Future[Any], what: str, seconds: float | None = None) -> Any:
         """What a question is answered. Raises `LogUnavailable` where that takes too long, or the connection is lost."""
-        self._waiting.add(answer)
-        patience = seconds or ACK_SECONDS
-        timer = answer.get_loop().call_later(patience, _too_late, answer, f"no answer to {what} within {patience:g}s")
+        loop, patience = answer.get_loop(), seconds or ACK_SECONDS
+        until = loop.time() + patience
+        self._waiting[answer] = until, patience, what
+        if self._timer is None or until < self._timer.when():
+            self._look_at(loop, until)
         try:
             return await answer
         finally:
-            timer.cancel()
-            self._waiting.discard(answer)
+            del self._waiting[answer]
+
+    def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waits that took too long."""
+        self._timer, now = None, loop.time()
+        for answer, (until, patience, what) in self._waiting.items():
+            if until <= now and not answer.done():
+                answer.set_exception(LogUnavailable(f"no answer to {what} within {patience:g}s"))
+        left = [until for answer, (until, _, _) in self._waiting.items() if not answer.done()]
+        if left:
+            self._look_at(loop, min(left))
 
     def interrupt(self) -> None:
         """The connection was lost: what was asked over it may have been heard, and its answer will not come."""
@@ -236,11 +255,6 @@ class JetStreamApi:
             heard = await self._in_time(answer, "an append")
         end = _stored_at(heard)
         return list(range(end - len(messages) + 1, end + 1))
-
-
-def _too_late(answer: asyncio.Future[Any], why: str) -> None:
-    if not answer.done():
-        answer.set_exception(LogUnavailable(why))
 
 
 class _Acknowledged(msgspec.Struct):
