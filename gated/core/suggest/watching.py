@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from gated.events import (
     RunOpened,
     ThreadId,
     Value,
+    Wanted,
     unseal,
 )
 
@@ -32,45 +33,60 @@ class Ran(Struct, frozen=True):
     args: dict[str, Value]
 
 
+class Admitted(Struct, frozen=True):
+    """What a call took when it was allowed. `estimate_microusd` is what its agent said of its cost."""
+
+    call: tuple[RunId, CallId]
+    tool: str
+    estimate_microusd: int | None
+    reserved_microusd: int
+
+
+class Settled(Struct, frozen=True):
+    """What it cost in the end."""
+
+    call: tuple[RunId, CallId]
+    cost_microusd: int
+
+
 class RunSeen(Struct):
-    """One run, in numbers. `cost_microusd` is the most that was settled and reserved at once, `together` are the tools that
-    stood in one window of the safety barrier.
+    """One run, in numbers, its children's calls among its own as budgets count them; `ran` and `nested` are its own alone.
+
+    `together` are the tools that stood in one window of the safety barrier.
     """
 
     agent: AgentId
     policy: str
+    parent: RunId | None
     tools: Counter[str]
-    cost_microusd: int = 0
+    ran: int = 0
+    nested: int = 0
     tokens: int = 0
-    settled: int = 0
-    reserved: dict[CallId, int] = {}
+    spent: list[Admitted | Settled] = []
     recent: tuple[str, ...] = ()
     together: set[frozenset[str]] = set()
 
-    def admit(self, call: CallId, tool: str, reserved: int) -> None:
-        self.tools[tool] += 1
-        self.recent = (*self.recent[1 - WINDOW :], tool)
-        self.together.update(frozenset((tool, other)) for other in self.recent)
-        self.reserved[call] = reserved
-        self._spent()
+    def admit(self, taken: Admitted) -> None:
+        self.tools[taken.tool] += 1
+        self.recent = (*self.recent[1 - WINDOW :], taken.tool)
+        self.together.update(frozenset((taken.tool, other)) for other in self.recent)
+        self.spent.append(taken)
 
-    def settle(self, call: CallId, cost: int, tokens: int) -> None:
-        self.reserved.pop(call, None)
-        self.settled += cost
+    def settle(self, settled: Settled, tokens: int) -> None:
         self.tokens += tokens
-        self._spent()
-
-    def _spent(self) -> None:
-        self.cost_microusd = max(self.cost_microusd, self.settled + sum(self.reserved.values()))
+        self.spent.append(settled)
 
 
 class Watch:
-    """Feed it the records of a log in order. `calls` are those that ran, by agent; `runs` every run that was opened."""
+    """Feed it the records of a log in order. `calls` are those that ran, by agent; `runs` every run that was opened; `owners`
+    are the agents that opened each thread.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[AgentId, list[Ran]] = {}
         self.runs: dict[Place, RunSeen] = {}
-        self._asked: dict[tuple[Place, CallId], dict[str, Any]] = {}
+        self.owners: dict[ThreadId, AgentId] = {}
+        self._asked: dict[tuple[Place, CallId], Wanted] = {}
 
     def feed(self, record: Record) -> None:
         body = unseal(record)
@@ -78,15 +94,18 @@ class Watch:
         if isinstance(body.observation, IntentsReceived):
             for wanted in body.observation.calls:
                 if wanted.id is not None and wanted.refused is None:
-                    self._asked.setdefault((place, wanted.id), wanted.args)
+                    self._asked.setdefault((place, wanted.id), wanted)
         for decision in body.decisions:
             match decision:
                 case RunOpened():
-                    self.runs[place] = RunSeen(decision.agent, decision.policy, Counter())
+                    self.owners.setdefault(body.thread, decision.agent)
+                    self.runs[place] = RunSeen(decision.agent, decision.policy, decision.parent, Counter())
                 case CallDecided() if decision.decision == "allow":
                     self._ran(place, decision)
-                case CallSettled() if place in self.runs:
-                    self.runs[place].settle(decision.call, decision.cost_microusd, decision.tokens)
+                case CallSettled():
+                    settled = Settled((body.run, decision.call), decision.cost_microusd)
+                    for run in self._counted(place):
+                        run.settle(settled, decision.tokens)
                 case _:
                     pass
 
@@ -94,6 +113,20 @@ class Watch:
         run = self.runs.get(place)
         if run is None:
             return
-        asked = self._asked.pop((place, decided.call), {})
-        run.admit(decided.call, decided.tool, 0 if decided.admission is None else decided.admission.reserved_microusd)
-        self.calls.setdefault(run.agent, []).append(Ran(decided.tool, asked if decided.args is None else decided.args))
+        asked, admission = self._asked.pop((place, decided.call), None), decided.admission
+        reserved = 0 if admission is None else admission.reserved_microusd
+        estimate = None if asked is None else asked.cost_microusd
+        for counting in self._counted(place):
+            counting.admit(Admitted((place[1], decided.call), decided.tool, estimate, reserved))
+        run.ran += 1
+        run.nested += admission is not None and admission.nested
+        args = decided.args if decided.args is not None else {} if asked is None else asked.args
+        self.calls.setdefault(run.agent, []).append(Ran(decided.tool, args))
+
+    def _counted(self, place: Place) -> Iterator[RunSeen]:
+        """The run and those above it."""
+        while (run := self.runs.get(place)) is not None:
+            yield run
+            if run.parent is None:
+                return
+            place = place[0], run.parent

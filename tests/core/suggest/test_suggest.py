@@ -1,16 +1,24 @@
 """A suggested policy loads, allows what ran, and nothing beyond it."""
 
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.acts import Acts
-from gated.core.policy import load
+from core.gate_of_core import CoreGate
+from gated.core.policy import load, load_text
 from gated.core.suggest import Watch, suggest
 from gated.core.suggest.making import _round
 from gated.core.suggest.resources import _folders
 from gated.core.whatif import WhatIf
 from gated.documents import parse_document, write_yaml
 from gated.events import AgentId, RunId, ThreadId
+from oracle.comparison import answers
+from oracle.strategies import asking, rebinding, thrown
 
 OPEN = "version: 1\nagents:\n  a: {allowed_tools: ['*'], data_scope: any, owner: ana, dcbf: {remove: [privacy]}}\n"
 
@@ -145,3 +153,54 @@ DATA = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dict
 @example({"on": ["yes", "1e3", "0x1", "null", "~", "a: b", "#x", "\u2028", "-", ""]})
 def test_what_is_written_reads_back(data: dict[str, object]) -> None:
     assert parse_document(write_yaml(data) if data else "{}", file="x.yaml").data == data
+
+
+# --- whatever ran ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", range(10 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 1))
+@pytest.mark.parametrize("made", [thrown, rebinding, asking])
+def test_what_ran_under_any_policy_is_allowed(made: Callable[[int], tuple[Any, list[Any]]], block: int) -> None:
+    """Found by it: an owner that ran nothing, loops where dfa was off, children's calls, costs below the floor, old schemas."""
+    for seed in range(block * 400, (block + 1) * 400 if block else 120):
+        policy, operations = made(seed)
+        gate = CoreGate(policy)
+        for operation in operations:
+            answers(gate, operation)
+        watch, records = Watch(), [entry.record for entry in gate.world.log]
+        for record in records:
+            watch.feed(record)
+        data = suggest(watch, gate.world.known)
+        whatif = WhatIf(load(parse_document(write_yaml(data), file="s.yaml"))) if data["agents"] else None
+        found = [item for record in records if whatif is not None for item in whatif.feed(record) if item.what == "call"]
+        ran = [item for item in found if item.recorded.decision == "allow"]
+        assert [(seed, item.call, item.derived) for item in ran if item.outcome == "flipped"] == []
+
+
+def test_the_owner_of_a_shared_thread_may_have_run_nothing() -> None:
+    both = OPEN + "  b: {allowed_tools: [T], data_scope: any}\nthreads: {shared_by: [[a, b]]}\n"
+    acts = Acts(both, "b")
+    acts.ask("other")
+    acts.world.speak_for(ThreadId("t"), RunId("r2"), AgentId("a"))
+    acts.run("T")
+    data = suggested(acts)
+    assert data["threads"] == {"shared_by": [["a", "b"]]}
+    assert data["agents"]["b"]["allowed_tools"] == []  # type: ignore[index]
+    assert verdicts(acts, data) == ["deny", "allow"]
+
+
+def test_nested_calls_have_their_loops() -> None:
+    acts = Acts(OPEN.replace("owner: ana", "owner: ana, checks: [privilege]"))
+    acts.ask("T")
+    for _ in range(5):
+        acts.batch([("T", {})])
+    data = suggested(acts)
+    assert data["agents"]["a"]["resource_budget"] == {"max_calls": 9, "max_loops_per_phase": 8}  # type: ignore[index]
+    assert verdicts(acts, data) == ["allow"] * 6
+
+
+def test_a_schema_that_what_ran_does_not_fit_is_left_out() -> None:
+    acts = Acts(OPEN)
+    acts.run("T", n=1)
+    acts.world.bind(load_text(OPEN + "tools: {T: {schema: {required: [m]}, outbound: true}}\n", "p.yaml"))
+    assert suggested(acts)["tools"] == {"T": {"outbound": True}}
