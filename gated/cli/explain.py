@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gated import canonical, ingress, strict_json
-from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json
+from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json, telling
 from gated.cli.reading import compiled, document_of
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
@@ -58,11 +58,12 @@ def explain_call(
     log = log_of(log_, data) if run is not None else log_
     document = None if policy is None else document_of(policy)
     loaded = None if document is None else compiled(document)
-    if call is not None:
-        found = _recorded(log, run, call, loaded)
-    else:
-        found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
-    explanation = explain(found)
+    with telling():
+        if call is not None:
+            found = _recorded(log, run, call, loaded)
+        else:
+            found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
+        explanation = explain(found)
     if json_:
         say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
     else:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, fail, say, writing
+from gated.cli.output import NO, asking, fail, say, writing
 from gated.core.lint import lint
 from gated.core.order.patterns import PatternError, compile_pattern
 from gated.core.policy import load
@@ -33,7 +33,8 @@ def init(
         for name in template_names():
             say(name)
         return
-    files = _from_template(template) if template else _from_answers()
+    with asking("name a template with --template, of which `list` names them all"):
+        files = _from_template(template) if template else _from_answers()
     files = {**files, "policy.schema.json": json.dumps(policy_schema(), indent=2) + "\n"}
     _verify(files)
     _write(folder, files, force)

@@ -162,8 +162,15 @@ def run_async(
     status: Callable[[], int] = lambda: CANNOT,
 ) -> Any:
     """Run a command's coroutine; an error that is for people ends it with its text, unless it is one to `pass_on`."""
-    try:
+    with telling(pass_on, status):
         return anyio.run(work)
+
+
+@contextmanager
+def telling(pass_on: type[GatedError] | None = None, status: Callable[[], int] = lambda: CANNOT) -> Iterator[None]:
+    """An error that is for people ends the command with its text."""
+    try:
+        yield
     except BaseException as error:
         leaves = _leaves(error)
         if pass_on is not None and isinstance(leaves[0], pass_on):
@@ -174,6 +181,17 @@ def run_async(
         if said:
             raise said[0] from None
         fail("; ".join(dict.fromkeys(map(_text, leaves))), status())
+
+
+@contextmanager
+def asking(instead: str) -> Iterator[None]:
+    """Questions to a person. Where nobody is there to answer, the command ends with what to say `instead`."""
+    try:
+        yield
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        fail(f"nobody answers here: {instead}")
 
 
 @contextmanager

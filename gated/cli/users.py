@@ -11,7 +11,7 @@ import typer
 
 from gated.cli.beside import users_file
 from gated.cli.help import group
-from gated.cli.output import CANNOT, Json, fail, say, say_json, table
+from gated.cli.output import CANNOT, Json, asking, fail, say, say_json, table
 from gated.console.people import People, PeopleError, Person, hash_of, seal
 from gated.ingress import is_id
 
@@ -26,6 +26,9 @@ BusPassword = Annotated[
 ]
 
 
+STDIN = "--password-stdin reads it from standard input"
+
+
 def _people(data: Path, users: Path | None) -> People:
     return People(users or users_file(data))
 
@@ -33,11 +36,15 @@ def _people(data: Path, users: Path | None) -> People:
 def _password(stdin: bool) -> str:
     if stdin:
         return sys.stdin.readline().rstrip("\n")
-    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    with asking(STDIN):
+        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 
 def _bus_password(stdin: bool) -> str:
-    return sys.stdin.readline().rstrip("\n") if stdin else str(typer.prompt("Password on the bus", hide_input=True))
+    if stdin:
+        return sys.stdin.readline().rstrip("\n")
+    with asking(STDIN):
+        return str(typer.prompt("Password on the bus", hide_input=True))
 
 
 @app.command("add", epilog="Example: gated users add ana")
@@ -50,7 +57,7 @@ def add(
     bus_password: BusPassword = False,
     password_stdin: Stdin = False,
 ) -> None:
-    """Add a user. What they may answer is the policy's to say: its groups name them as `user:NAME`."""
+    """Add a user. What they may answer is the policy's to say: its `approvers` name them as `user:NAME`, or a group of theirs."""
     try:
         found = _people(data, users)
         if not is_id(name):  # before a password is asked for

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gated.core.barriers.barrier import BarrierCall, BarrierState
 from gated.core.calls import reservation
 from gated.core.fold import advance, ancestors, apply
+from gated.core.known import Known
 from gated.core.pipeline import barrier_state, drift_of
 from gated.core.policy import Policy, Profile
 from gated.core.stages import dcbf
@@ -112,7 +113,7 @@ class Recorded:
     ) -> None:
         """`begun` are the states of threads whose first records are not here."""
         window = 0 if policy is None else policy.window
-        self._known = {digest: replace(p, window=max(p.window, window)) for digest, p in known.items()}
+        self._known = Known((digest, replace(p, window=max(p.window, window))) for digest, p in known.items())
         self._policy, self._whole = policy, whole
         self._states = dict(begun)
         self._heard: dict[tuple[ThreadId, RunId, CallId], Wanted] = {}

@@ -312,3 +312,19 @@ def test_an_authority_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
     for ca in (tmp_path / "ca.pem", tmp_path / "absent.pem"):
         status, _, error = gated("console", "--data", tmp_path, "--tls-ca", ca)
         assert (status, f"the certificate authority `{ca}` cannot be used" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [(("policy", "init"), "--template"), (("users", "add", "ana"), "--password-stdin")],
+    ids=["init", "add"],
+)
+def test_a_question_that_nobody_answers_says_what_to_say_instead(
+    command: tuple[str, ...], instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, error = gated(*command, said="")
+    assert status == 2
+    assert "nobody answers here: " in error
+    assert instead in error
+    assert list(tmp_path.rglob("policy.yaml")) == []

@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio
 
-from gated.core.policy import Policy
+from gated.core.known import Known
 from gated.shell.bus import BusError, connect
 from gated.shell.log import LogUnavailable, ReadableLog, jetstream
 from gated.shell.log.jetstream_reader import JetStreamReader
@@ -60,6 +60,6 @@ async def _of_cluster(name: str) -> JetStreamReader:
         raise
 
 
-async def policies_of(log: ReadableLog) -> dict[str, Policy]:
+async def policies_of(log: ReadableLog) -> Known:
     """The compiled policies of a log, by digest. Raises `DocumentError` where one needs what is not installed here."""
-    return {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
+    return Known((digest, load_stored(text, digest, lenient=False)) for digest, text in (await log.policies()).items())

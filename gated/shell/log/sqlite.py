@@ -19,9 +19,9 @@ import anyio
 
 from gated.core.chain import Anchors, CheckpointNote
 from gated.events import GENESIS, AgentId, Record, RunId, ThreadId
-from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable, Positioned
+from gated.shell.log import Due, LogConflict, LogDamaged, LogLocked, LogUnavailable, Positioned
 from gated.shell.log.sealing import Sealing
-from gated.shell.log.sqlite_file import COLUMNS, connect_reader, meaning, take_lock
+from gated.shell.log.sqlite_file import COLUMNS, connect_reader, meaning, take_lock, unreadable_words
 from gated.shell.log.sqlite_writer import Job, Writer
 
 FETCH: Final = 512
@@ -111,6 +111,8 @@ class SqliteLog:
             return list(await self._reader.execute_fetchall(sql, values))  # type: ignore[arg-type]  # plain rows are tuples
         except sqlite3.Error as error:
             raise meaning(self.path, "read", position, error) from error
+        except UnicodeDecodeError as error:
+            raise LogDamaged(position, f"cannot read `{self.path}`: {unreadable_words(error)}") from error
         except ValueError as error:  # what aiosqlite says of a closed connection
             raise LogUnavailable(f"cannot read `{self.path}`: {error}") from error
 
@@ -122,11 +124,26 @@ class SqliteLog:
             after = rows[-1][2]
 
     async def read_all(self, after: int = 0) -> AsyncIterator[Positioned]:
-        sql = f"select position, {COLUMNS} from records where position > ? order by position limit {FETCH}"
-        while rows := await self._all(sql, after, position=after):
+        """Of a damaged file too, all that stands before the first record that cannot be read."""
+        sql = f"select position, {COLUMNS} from records where position > ? order by position limit ?"
+        broken: LogDamaged | None = None  # from there on one by one
+        while True:
+            try:
+                rows = await self._all(sql, after, 1 if broken else FETCH, position=after)
+            except LogDamaged as error:
+                if broken:
+                    raise
+                broken = error
+                continue
+            if not rows:
+                break
             for position, *row in rows:
+                if position <= after:  # a damaged tree leads back
+                    raise LogDamaged(after, broken.why if broken else f"the records of `{self.path}` are not in order")
                 yield Positioned(position, Record(*row))
-            after = rows[-1][0]
+                after = position
+        if broken:
+            raise broken
 
     async def tail(self, after: int) -> AsyncIterator[Positioned]:
         while True:
@@ -242,6 +259,8 @@ async def open_for_writing(path: Path, sealing: Sealing | None = None) -> Sqlite
         writer = await asyncio.to_thread(Writer, path, lock, asyncio.get_running_loop(), sealing)
     except BaseException as error:
         os.close(lock)
+        if isinstance(error, UnicodeDecodeError):
+            raise LogDamaged(0, f"cannot open `{path}`: {unreadable_words(error)}") from error
         if isinstance(error, sqlite3.Error | OSError):
             raise LogUnavailable(f"cannot open `{path}`: {error}") from error
         raise

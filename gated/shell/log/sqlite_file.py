@@ -103,6 +103,8 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
                 raise
             # on a medium where the side files of WAL cannot be made, nobody writes either
             return await _looked_into(uri + "&immutable=1")
+    except UnicodeDecodeError as error:  # SQLite's own words, which quote the file
+        raise LogDamaged(0, f"`{path}` is damaged: {unreadable_words(error)}") from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
             raise LogDamaged(0, f"`{path}` is damaged: {error}") from error
@@ -142,9 +144,16 @@ def take_lock(path: Path) -> int:
     return handle
 
 
+def unreadable_words(error: UnicodeDecodeError) -> str:
+    """What SQLite said, in which bytes of a damaged file stand."""
+    return error.object.decode(errors="backslashreplace")
+
+
 def meaning(path: Path, verb: str, position: int, error: sqlite3.Error) -> LogError:
     """What an error of SQLite says of the log: damaged for good, or not to be used now."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if verb == "read" and isinstance(error, sqlite3.OperationalError) and code in (0, sqlite3.SQLITE_ERROR):
+        return LogDamaged(position, f"cannot read `{path}`: {error}")  # tables that are not ours, text that is not UTF-8
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT):
         return LogDamaged(position, f"cannot {verb} `{path}`: {error}")
     return LogUnavailable(f"cannot {verb} `{path}`: {error}")
