@@ -77,6 +77,12 @@ def compile_selectors(tool: str, args: Mapping[str, Kind]) -> Selector:
     return root
 
 
+def is_name(key: str) -> bool:
+    """Whether a selector can name this key, and no other."""
+    step = _STEP.fullmatch(key)
+    return step is not None and step[1] == key != "*"
+
+
 Nodes: TypeAlias = tuple[Selector, ...]
 
 

@@ -12,9 +12,11 @@ from msgspec import Struct
 
 from gated.core.scope import Kind
 from gated.core.scope.effort import Effort
-from gated.core.scope.paths import is_relative, normal
-from gated.core.scope.resources import look_of
-from gated.core.scope.urls import is_url_like, normal_url
+from gated.core.scope.paths import fault, is_relative, normal
+from gated.core.scope.resources import compile_selectors, is_name, items, look_of
+from gated.core.scope.rules import ScopeError
+from gated.core.scope.spelling import ESCAPE
+from gated.core.scope.urls import is_url_like, normal_url, read_endpoint
 from gated.core.suggest.watching import Ran
 
 MOST_FOLDERS: Final = 8
@@ -37,16 +39,29 @@ class Found(Struct):
 
 
 def kinds_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
-    """The kind of each top-level argument whose values looked like resources, where they are of one kind.
+    """The kind of each place in the arguments whose values looked like resources, where they are of one kind.
 
     What looks like one and says no kind is left undeclared, which denies it: whoever reads the suggestion decides.
     """
     votes: dict[str, Counter[Kind | None]] = {}
     for args in calls:
-        for name, value in args.items():
-            if isinstance(value, str) and look_of(value, Effort(sys.maxsize)) is not None:
-                votes.setdefault(name, Counter())[_kind(name, value)] += 1
-    return {name: kind for name, found in votes.items() if len(found) == 1 and (kind := next(iter(found))) is not None}
+        for selector, name, value in _texts("", "", args):
+            if look_of(value, Effort(sys.maxsize)) is not None:
+                votes.setdefault(selector, Counter())[_kind(name, value)] += 1
+    return {place: kind for place, found in votes.items() if len(found) == 1 and (kind := next(iter(found))) is not None}
+
+
+def _texts(selector: str, name: str, value: Any) -> Iterator[tuple[str, str, str]]:
+    """Every string that a selector leads to: the selector, the last name in it, and the string."""
+    if isinstance(value, str):
+        yield selector, name, value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(f"{selector}[*]", name, item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if is_name(key):
+                yield from _texts(f"{selector}.{key}" if selector else key, key, item)
 
 
 def _kind(name: str, value: str) -> Kind | None:
@@ -58,29 +73,32 @@ def _kind(name: str, value: str) -> Kind | None:
 
 
 def places_of(calls: Iterable[Ran], tools: Mapping[str, Any], base: str) -> Found:
-    """Where the declared arguments pointed: folders, endpoints, tables."""
+    """Where the declared arguments pointed: folders, endpoints, tables. What no scope can hold is in none of them."""
     paths: set[str] = set()
     found = Found(set(), set(), {})
     for call in calls:
-        kinds = ((tools.get(call.tool) or {}).get("resources") or {}).get("args", {})
-        for kind, value in _values(kinds, call.args):
-            if kind == "path":
+        declared = compile_selectors(call.tool, ((tools.get(call.tool) or {}).get("resources") or {}).get("args", {}))
+        for item in items(declared, call.args, lambda text: True):
+            value = item.text
+            if item.kind == "path" and not fault(value) and not ESCAPE.search(value):
                 found.relative |= is_relative(value)
                 paths.add(normal(f"{base}/{value}" if is_relative(value) else value))
-            elif kind == "url" and (url := _URL.match(normal_url(value))):
+            elif item.kind == "url" and (url := _URL.match(normal_url(value))) and _is_endpoint(url[1]):
                 found.endpoints.add(url[1])
-            elif kind == "host":
+            elif item.kind == "host" and _is_endpoint(value):
                 found.endpoints.add(value)
-            elif kind == "table" and (table := _TABLE.fullmatch(value)):
+            elif item.kind == "table" and (table := _TABLE.fullmatch(value)):
                 found.tables.setdefault(table[1], set()).add(table[2])
     found.folders = _folders(paths)
     return found
 
 
-def _values(kinds: Mapping[str, Kind], args: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
-    for name, kind in kinds.items():
-        if isinstance(args.get(name), str):
-            yield kind, args[name]
+def _is_endpoint(text: str) -> bool:
+    try:
+        read_endpoint(text)
+    except ScopeError:
+        return False
+    return True
 
 
 def _folders(paths: Iterable[str]) -> set[str]:

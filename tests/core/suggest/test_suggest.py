@@ -145,6 +145,38 @@ def test_numbers_are_rounded_up_to_what_people_mean() -> None:
     assert [_round(n) for n in (0, 1.5, 37, 101, 1234)] == [0, 2, 37, 110, 1300]
 
 
+NAMES = st.sampled_from(["path", "file_path", "url", "table", "host", "q", "items", "dir", "x.y", "a[0]", "*", "weird name", ""])
+WRITTEN = st.sampled_from(
+    "/workspace/a.txt src/a.py ../up ~/.ssh/id C:\\x https://api.example.com/v1?q=1 https://user:pw@x.test/ shop.orders crm.a.b "
+    "example.com Example.COM. 10.0.0.1 hello report.pdf v1.2.3 me@x.test / //x/y %2fetc%2fpasswd $HOME/x http:foo file:///etc/x "
+    "::1 0x7f000001 /workspace/{a,b} https://h:8443/a localhost".split()
+)
+WRITTEN_DEEP = st.recursive(
+    WRITTEN | st.none() | st.integers(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2)
+)
+
+
+@given(st.lists(st.dictionaries(NAMES, WRITTEN_DEEP, max_size=2), min_size=1, max_size=3))
+@example([{"": "src/a.py"}, {"host": "::1"}, {"host": "src/a.py"}, {"path": "$HOME/x"}, {"a[0]": "/etc/x"}])
+def test_a_suggestion_loads_whatever_the_arguments_were(ran: list[dict[str, object]]) -> None:
+    """Found by it: names that no selector can say, hosts that are none, folders that could never match."""
+    acts = Acts(OPEN)
+    for args in ran:
+        assert acts.run("T", **args) == "allow"
+    assert set(verdicts(acts, suggested(acts))) <= {"allow", "deny"}
+
+
+def test_resources_below_an_argument_are_declared_where_they_are() -> None:
+    acts = Acts(OPEN)
+    acts.run("T", paths=["/workspace/a/x", "/workspace/a/y"], edits=[{"file": "/workspace/b/z", "n": 5, "to": "shop.orders"}])
+    data = suggested(acts)
+    assert data["tools"] == {"T": {"resources": {"args": {"edits[*].file": "path", "paths[*]": "path"}}}}
+    assert verdicts(acts, data) == ["deny"], "what `to` names only people can say"
+    named = Acts(OPEN)
+    named.run("T", paths=["/workspace/a/x", "/workspace/a/y"], edits=[{"file": "/workspace/b/z", "n": 5, "table": "shop.orders"}])
+    assert verdicts(named, suggested(named)) == ["allow"]
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 DATA = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
 
