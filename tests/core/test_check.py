@@ -48,6 +48,14 @@ def test_a_sound_policy_has_no_findings() -> None:
     assert found(CLEAN) == []
 
 
+def test_a_machine_is_paid_for_by_what_its_tools_cost_and_only_where_budgets_are_asked() -> None:
+    little = CLEAN.replace("{max_calls: 60}", "{max_calls: 60, max_total_cost_usd: 0.01}")
+    cheap = little.replace("args: {file_path: path}}}", "args: {file_path: path}}, cost_usd: 0.001}")
+    assert found(cheap) == []
+    unasked = little.replace("    owner: ana", "    owner: ana\n    checks: [dfa, order, contracts, dcbf]")
+    assert not any("does not pay" in message for _, _, message in found(unasked))
+
+
 def _dcbf(rules: str) -> list[tuple[str, str]]:
     return [("    owner", f"    dcbf: {rules}\n    owner")]
 

@@ -41,6 +41,14 @@ def failures(*steps: str, head: str = HEAD) -> list[tuple[int | str, str, object
         ("{batch: [{tool: T}], expect: {decision: allow}}", "unknown key `decision`"),
         ("{concurrent: [[{intent: {tool: T}, expect: {zzz: 1}}]]}", "unknown key `zzz`"),
         ("{concurrent: [[{intent: {tool: T}}]], interleavings: 0}", "`interleavings` is 1 or more, not `0`"),
+        (
+            "{outcome: {call: c1, status: success, by: 'agent:'}}",
+            "`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name",
+        ),
+        (
+            "{outcome: {call: c1, status: success, by: 'boss:x'}}",
+            "`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name",
+        ),
         ("{}", "a step has one of"),
     ],
 )

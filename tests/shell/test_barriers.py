@@ -17,6 +17,7 @@ from gated.events import AgentId
 from gated.shell.policies import load_document, load_stored
 
 CODE = """
+import asyncio
 import math
 from gated.core.runview import View
 
@@ -40,6 +41,9 @@ def crashes(state: View) -> float:
 def exits(state: View) -> float:
     raise SystemExit(3)
 
+def gives_up(state: View) -> float:
+    raise asyncio.CancelledError
+
 def forever(state: View) -> float:
     return math.inf
 
@@ -51,7 +55,7 @@ def word(state: View) -> str:
 
 constant = 1.0
 """
-NAMES = ("few", "cheap", "calm", "meddles", "crashes", "exits", "forever", "truth", "word", "constant")
+NAMES = ("few", "cheap", "calm", "meddles", "crashes", "exits", "gives_up", "forever", "truth", "word", "constant")
 
 Install = Callable[..., None]
 
@@ -106,7 +110,7 @@ def test_a_function_of_a_package_decides(install: Install) -> None:
     assert decided("{python: calm}", "x panic")[0].startswith("step 2")
 
 
-@pytest.mark.parametrize("name", ["crashes", "exits", "forever", "truth", "word"])
+@pytest.mark.parametrize("name", ["crashes", "exits", "gives_up", "forever", "truth", "word"])
 def test_what_gives_no_finite_number_is_below_the_edge(install: Install, name: str) -> None:
     install()
     assert decided(f"{{python: {name}}}", "x") == ["step 1: barriers would be left: own -1 -> -1 (at least 0)"]

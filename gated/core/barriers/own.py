@@ -60,8 +60,10 @@ def _function(name: str, entry: BarrierEntry, wanted: str, functions: Functions)
     def value(view: View) -> object:
         try:
             return function(replace(view, labels=dict(view.labels)), **params)
-        except SystemExit as error:  # a crash like any other, which must not end the daemon
-            raise BarrierError(f"the barrier `{wanted}` wanted to exit") from error
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an exit, a cancellation: a crash like any other, which must not end the daemon
+            raise BarrierError(f"the barrier `{wanted}` raised {type(error).__name__}") from error
 
     return _of_view(name, entry, value, recent=True)
 

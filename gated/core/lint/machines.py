@@ -52,7 +52,7 @@ def _agent(subject: Subject, name: str, profile: Profile, machine: Machine, stag
         return
     yield from _unmet(where, machine, may)
     yield from _resets(subject, name, machine)
-    yield from _ends(where, profile, machine, may, stages)
+    yield from _ends(subject, where, profile, machine, may, stages)
 
 
 def _unmet(where: Path, machine: Machine, may: May) -> Iterator[Advice]:
@@ -93,7 +93,9 @@ def _let_by_another(machine: Machine, transition: Transition, mine: dict[str, in
     return any(other.lists(state) for other in same for state in mine)
 
 
-def _ends(where: Path, profile: Profile, machine: Machine, may: May, stages: dict[str, bool]) -> Iterator[Advice]:
+def _ends(
+    subject: Subject, where: Path, profile: Profile, machine: Machine, may: May, stages: dict[str, bool]
+) -> Iterator[Advice]:
     """Budgets too small for the machine to reach a terminal state."""
     steps = calls_to_terminal(machine)
     if steps is None:
@@ -107,8 +109,15 @@ def _ends(where: Path, profile: Profile, machine: Machine, may: May, stages: dic
         if steps > limit:
             yield Advice(where, f"{needs}, {what} is {limit}")
     budget = profile.privilege.budget
-    if budget.max_total is not None and steps * profile.dcbf.per_call_microusd > budget.max_total:
+    least = min(_cost(subject, profile, transition) for transition in machine.transitions)
+    if "privilege" in stages and budget.max_total is not None and steps * least > budget.max_total:
         yield Advice(where, f"{needs}, `max_total_cost_usd` does not pay for them")
+
+
+def _cost(subject: Subject, profile: Profile, transition: Transition) -> int:
+    """The least that a call which fits a transition is reserved at, where nobody estimates it (µ$)."""
+    costs, tool, plain = subject.policy.costs, transition.on.exact_tool, profile.dcbf.per_call_microusd
+    return min((plain, *costs.values())) if tool is None else costs.get(tool, plain)
 
 
 def _limits(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, str]]:

@@ -166,7 +166,8 @@ class _Play:
         except ValueError as error:
             if isinstance(error, DocumentError | expect.Difference):
                 raise
-            raise self._error((), f"step {label}: {error}") from error
+            place = ("steps", int(label.partition(".")[0]) - 1)
+            raise self._error(place, f"step {label}: {error}") from error
 
     def _play(self, step: StepEntry, label: str) -> tuple[list[Any], bool]:
         """The answers to a step, and whether its expectation is of one thing rather than of a list of verdicts."""

@@ -109,10 +109,10 @@ def _settled_cost(entry: OutcomeEntry) -> int | None:
 def _sender(world: World, by: str | None) -> Sender:
     if by is None:
         return world.sender
-    role, _, name = by.partition(":")
-    if not name:
+    role, colon, name = by.partition(":")
+    if not colon:
         return Sender("agent", role)
-    if role not in ("agent", "runner", "operator", "approver"):
+    if not name or role not in ("agent", "runner", "operator", "approver"):
         raise ValueError(f"`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name, not `{by}`")
     return Sender(role, name)  # type: ignore[arg-type]
 
