@@ -110,10 +110,10 @@ def _answered(decision: str, records: int) -> Iterator[Said]:
             yield run, OutcomeReported(core.BY, call, "success", content="ok")
 
 
-def _waiting(records: int) -> Iterator[Said]:
-    """Calls that wait for people, a hundred of each run, behind as many as make the thread long."""
+def _waiting(of: int, records: int) -> Iterator[Said]:
+    """Calls that wait for people, so many of each run."""
     for number in range(records):
-        yield RunId(f"run{number // 100}"), _wants(CallId(f"call_{number:06d}"), "Read", number)
+        yield RunId(f"run{number // of}"), _wants(CallId(f"call_{number:06d}"), "Read", number)
 
 
 SHAPES: dict[str, tuple[str, Callable[[int], Iterator[Said]]]] = {
@@ -129,6 +129,7 @@ SHAPES: dict[str, tuple[str, Callable[[int], Iterator[Said]]]] = {
     "machines_of_runs_left_open": (OF_RUNS, partial(_open_runs, 10)),
     "tickets_approved": (ASKED, partial(_answered, "approve")),
     "tickets_rejected": (ASKED, partial(_answered, "reject")),
-    "tickets_waiting": (ASKED, _waiting),
+    "tickets_waiting": (ASKED, partial(_waiting, 100)),
+    "tickets_waiting_in_one_run": (ASKED, partial(_waiting, 100_000)),
     "in_flight": (core.PLAIN, _in_flight),
 }

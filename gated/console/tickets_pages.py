@@ -51,8 +51,9 @@ class Case(Struct, frozen=True):
 
     def followed_by(self) -> TicketId | None:
         """The ticket that the same call waits on now, where answering this one led to further asks."""
-        waits = self.run.waiting.get(self.opened.calls[0].call)
-        return waits if waits != self.ticket.id else None
+        call = self.opened.calls[0].call
+        waits = (t.id for t in self.run.tickets.open.values() if any(each.call == call for each in t.calls))
+        return next((ticket for ticket in waits if ticket != self.ticket.id), None)
 
     def asked(self) -> dict[str, Any] | None:
         """What the agent asked for at first, where an edit has changed it."""

@@ -7,7 +7,7 @@ the whole pipeline runs again on the state and the policy of now.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -75,7 +75,8 @@ def _waits_on(turn: Turn, ticket: Ticket, answer: Answer, resolution: Resolution
     """Whether others must still answer after this answer: a result in it would be lost, and the tool run. Nothing is applied."""
     trial = Turn(turn.registry, turn.state, turn.run_id, turn.at, turn.cover)
     _take(trial, ticket, answer, resolution)
-    if ticket.calls[0].call not in trial.run.waiting:
+    known = trial.run.known(ticket.calls[0].call)
+    if known is None or known.state != "suspended":
         return False
     turn.unscored, turn.unfollowed = trial.unscored, trial.unfollowed
     return True
@@ -114,7 +115,7 @@ def erase(turn: Turn, request: ErasureRequested) -> None:
 
 
 def _end_erased(turn: Turn, subject: str, keys: tuple[str, ...]) -> None:
-    pending = () if turn.opened is None else _pending(turn.opened)
+    pending = () if turn.opened is None else turn.opened.tickets.open.values()
     for ticket in sorted(pending, key=lambda ticket: ticket.number):
         if any(key_of(call.sealed) in keys for call in ticket.calls):
             turn.close_ticket(ticket.id, "cancelled", f"its arguments were erased with the data of `{subject}`")
@@ -287,7 +288,7 @@ def _due(turn: Turn) -> list[tuple[int, str, int, str]]:
     """When, what, and of what: several at one moment in the order in which they began."""
     run, at = turn.run, turn.at
     due = [(entry.due, "lapse", entry.seq, str(call)) for call, entry in run.in_flight.items() if entry.due < at]
-    for ticket in _pending(run):
+    for ticket in run.tickets.open.values():
         if ticket.expires_at < at:  # and nobody need hear any more that this was near
             due.append((ticket.expires_at, "expire", ticket.number, str(ticket.id)))
             continue
@@ -296,11 +297,6 @@ def _due(turn: Turn) -> list[tuple[int, str, int, str]]:
         if not ticket.escalated and ticket.escalate_at is not None and ticket.escalate_at <= at:
             due.append((ticket.escalate_at, "escalated", ticket.number, str(ticket.id)))
     return due
-
-
-def _pending(run: RunState) -> Iterator[Ticket]:
-    """The run's open tickets, found without a look at those that are over."""
-    return (run.tickets[ticket] for ticket in dict.fromkeys(run.waiting.values()))
 
 
 def _lapse(turn: Turn, name: str) -> None:
@@ -326,7 +322,7 @@ def _ticket_due(turn: Turn, kind: str, name: str) -> None:
 def next_due(run: RunState) -> int | None:
     """When a shell must wake the run next (µs): the first moment at which something of it is due or over."""
     times = [entry.due + 1 for entry in run.in_flight.values()]
-    for ticket in _pending(run):
+    for ticket in run.tickets.open.values():
         times.append(ticket.expires_at + 1)
         times += [] if ticket.soon else [ticket.soon_at]
         times += [] if ticket.escalated or ticket.escalate_at is None else [ticket.escalate_at]

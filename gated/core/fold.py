@@ -297,21 +297,11 @@ def _answered(state: ThreadState, run_id: RunId, decision: RunAnswered) -> Threa
 
 
 def _with_ticket(state: ThreadState, run_id: RunId, ticket: tickets.Ticket) -> ThreadState:
-    run = state.runs[run_id]
-    waiting = run.waiting
-    if ticket.state != "pending":
-        for call in ticket.calls:
-            if waiting.get(call.call) == ticket.id:
-                waiting = waiting.delete(call.call)
-    return _with(state, run_id, tickets=run.tickets.set(ticket.id, ticket), waiting=waiting)
+    return _with(state, run_id, tickets=state.runs[run_id].tickets.set(ticket.id, ticket))
 
 
 def _ticket_opened(state: ThreadState, run_id: RunId, decision: TicketOpened) -> ThreadState:
-    ticket = tickets.open_ticket(decision, len(state.runs[run_id].tickets))
-    waiting = state.runs[run_id].waiting
-    for call in decision.calls:
-        waiting = waiting.set(call.call, ticket.id)
-    return _with_ticket(_with(state, run_id, waiting=waiting), run_id, ticket)
+    return _with_ticket(state, run_id, tickets.open_ticket(decision, len(state.runs[run_id].tickets)))
 
 
 def _ticket_answered(state: ThreadState, run_id: RunId, at: int, decision: TicketAnswered) -> ThreadState:

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from gated.core.filed import Filed, Shelved
 from gated.core.history import Tally
+from gated.core.open_rows import TICKETS, digest_bytes
 from gated.core.order.apart import OrderApart
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket, batch_digest
-from gated.core.writing import Reading, Rows, checked, from_json, summed, write
+from gated.core.writing import FORMS, Form, Reading, Rows, checked, from_json, pack, summed, write
 from gated.events import (
     AgentId,
     CallId,
@@ -74,7 +75,7 @@ class Calls(Filed[CallId, Known], frozen=True, gc=False, array_like=True):
 
     @staticmethod
     def pack(value: Known) -> bytes:
-        digest = _digest(value.args_sha256)
+        digest = digest_bytes(value.args_sha256)
         text = None if digest else value.args_sha256
         return _PACKER.encode(_Row(digest, value.tool, value.seq, value.state == "settled", value.asked, text))
 
@@ -90,13 +91,42 @@ class Calls(Filed[CallId, Known], frozen=True, gc=False, array_like=True):
         )
 
 
-def _digest(text: str) -> bytes:
-    """The bytes of a digest in hex; none where it is something else."""
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        return b""
-    return raw if raw.hex() == text else b""
+class _OpenRow(Struct, frozen=True, gc=False, array_like=True):
+    """A call that waits, among those of its run."""
+
+    call: CallId
+    digest: bytes
+    tool: str
+    seq: int
+    asked: int
+    text: str | None
+    state: KnownAs | None  # None: it is suspended
+
+
+_OPEN_ROWS: Final = Reading(tuple[_OpenRow, ...])
+
+
+def _calls_written(calls: Map[CallId, Known]) -> bytes:
+    return pack([_open_row(call, known) for call, known in sorted(calls.items())])
+
+
+def _open_row(call: CallId, known: Known) -> tuple[Any, ...]:
+    """The fields of an `_OpenRow`."""
+    digest, state = digest_bytes(known.args_sha256), known.state
+    text = None if digest else known.args_sha256
+    return (call, digest, known.tool, known.seq, known.asked, text, None if state == "suspended" else state)
+
+
+def _calls_read(raw: bytes) -> dict[CallId, Known]:
+    return {
+        row.call: Known(
+            row.digest.hex() if row.text is None else row.text, row.tool, row.seq, row.state or "suspended", row.asked
+        )
+        for row in _OPEN_ROWS.read(raw)
+    }
+
+
+FORMS[Known] = Form(_calls_written, _calls_read)
 
 
 class Tickets(Filed[TicketId, Ticket], frozen=True, gc=False, array_like=True):
@@ -118,6 +148,7 @@ class Tickets(Filed[TicketId, Ticket], frozen=True, gc=False, array_like=True):
 
 
 _TICKETS: Final = Rows(Ticket)
+FORMS[Ticket] = TICKETS
 
 
 class InFlight(Struct, frozen=True, gc=False, array_like=True):
@@ -174,7 +205,6 @@ class RunState(Struct, frozen=True, gc=False):
     in_flight: Map[CallId, InFlight] = Map()
     recent: tuple[Recent, ...] = ()
     tickets: Tickets = Tickets()
-    waiting: Map[CallId, TicketId] = Map()
     remembered: tuple[Remembered, ...] = ()
     embedding: Embedding | None = None  # of the task
     drift: int | None = None  # of the newest admitted call from it
@@ -223,7 +253,7 @@ class Runs(Shelved[RunId, RunState], frozen=True, gc=False, array_like=True):
 
     @staticmethod
     def rests(value: RunState) -> bool:
-        over = value.end and not value.in_flight and not value.waiting
+        over = value.end and not value.in_flight and not value.tickets.open
         return bool(over) and not value.calls.final.leaves and not value.tickets.final.leaves
 
     @staticmethod

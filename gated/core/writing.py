@@ -9,6 +9,7 @@ under a checksum only the first begin with `{`, only the last with `SUMMED`.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -18,14 +19,28 @@ import msgspec
 from immutables import Map
 from msgspec import NODEFAULT, Struct
 
+from gated.core.late import Late
+
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
 SUMMED: Final = b"\x01"
+LATE: Final = 4096  # bytes from which a map that has a form of its own is decoded when somebody asks for an entry
 
 _EMPTY: Final = b"\x80"
 _BRACE: Final = b"{"
+_ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # msgpack: how an array begins
 _NONE: Final[Map[Any, Any]] = Map()
+
+
+class Form(Struct, frozen=True):
+    """How maps are written whose values are of one type, in place of a msgpack map: as a msgpack array."""
+
+    write: Callable[[Map[Any, Any]], bytes]
+    read: Callable[[bytes], dict[Any, Any]]
+
+
+FORMS: Final[dict[type, Form]] = {}  # by the type of the values
 
 
 def write(value: Any) -> bytes:
@@ -38,6 +53,11 @@ def write(value: Any) -> bytes:
 
 def write_json(value: Any) -> bytes:
     return _JSON.encode(value)
+
+
+def pack(value: Any) -> bytes:
+    """A part of what is written. Raises `OverflowError` where the whole must be JSON."""
+    return _PACKER.encode(value)
 
 
 class Reading(Generic[T]):
@@ -57,15 +77,23 @@ def from_json(value: Any, kind: type[T]) -> T:
 
 
 def _packed_map(value: Any) -> Any:
-    if isinstance(value, Map):
-        return _PACKER.encode(dict(value)) if value else _EMPTY
-    raise TypeError(f"{type(value).__name__} has no place in a state")
+    if type(value) is Late:
+        return value.raw
+    if not isinstance(value, Map):
+        raise TypeError(f"{type(value).__name__} has no place in a state")
+    if not value:
+        return _EMPTY
+    form = FORMS.get(type(next(iter(value.values()))))
+    return _PACKER.encode(dict(value)) if form is None else form.write(value)
 
 
 def _unpacked_map(kind: Any, raw: Any) -> Any:
     if raw == _EMPTY:
         return _NONE
-    return Map(_entries_of(kind).decode(raw))
+    form = FORMS.get(get_args(kind)[1]) if raw[0] in _ARRAYS else None
+    if form is None:
+        return Map(_entries_of(kind).decode(raw))
+    return Late(raw, form.read) if len(raw) > LATE else Map(form.read(raw))
 
 
 @cache
@@ -82,7 +110,7 @@ def _dict_of(kind: Any) -> Any:
 
 def _json_entries(value: Any) -> Any:
     if isinstance(value, Map):
-        return dict(value)
+        return dict(value.items())
     raise TypeError(f"{type(value).__name__} has no place in a state")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from gated.core import filed, packed
+from core.gate_of_core import CoreGate
+from gated.core import filed, packed, writing
 from gated.core import state as states
+from gated.core.fold import fold
 from gated.core.history import Tally
+from gated.core.late import Late
 from gated.core.packed import Packed
 from gated.core.state import Calls, InFlight, Known, Runs, RunState, ThreadState, Tickets
 from gated.core.tickets import Ticket
-from gated.core.writing import write, write_json
+from gated.core.writing import FORMS, write, write_json
 from gated.events import (
     AgentId,
     Answer,
@@ -32,7 +36,9 @@ from gated.events import (
     ThreadId,
     TicketCall,
     TicketId,
+    unseal,
 )
+from oracle.strategies import apply, asking
 
 NAMES = st.sampled_from([*"abcé\n ", "", "aa", "ab", *(f"call_{number:04d}" for number in range(300))])
 WORK = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "delete"]), NAMES, st.binary(max_size=300)), max_size=400)
@@ -245,3 +251,138 @@ def test_what_has_no_place_in_a_state_is_not_written() -> None:
         write(object())
     with pytest.raises(TypeError, match="has no place in a state"):
         write_json(object())
+
+
+# --- what waits, in rows ---------------------------------------------------------------------------------------------
+
+
+def waiting(number: int, **more: object) -> Ticket:
+    """A ticket like many, but for what is its own."""
+    call = TicketCall(CallId(f"c{number}"), "pay", {"n": number}, f"{number:064x}", nesting="explicit")
+    asks, rules = (Ask(f"s{number % 2}", "dcbf", "c", "why"),), (AnswerRule(("user:bob",), quorum=1 + number % 3),)
+    made = Ticket(
+        TicketId(f"t{number:04d}"), (call,), call.args_sha256, asks, rules, number, number + 9, number + 8, None, False, False
+    )
+    return replace(made, number=number, **more)
+
+
+ODD = [
+    waiting(0),
+    waiting(1, answers=(ANSWER,), escalated=True, soon=True, undelivered=("mail",)),
+    waiting(2, args_sha256="other", escalate_at=5, edited=True),
+    waiting(3, calls=(*waiting(3).calls, *ticket().calls), atomic=True),
+    waiting(4, calls=(replace(ticket().calls[0], args_sha256="AB" * 32, sealed="s", parent=CallId("p"), cost_microusd=7),)),
+    waiting(5, state="rejected", closed_at=7),
+]
+
+
+@given(st.lists(st.sampled_from([*ODD, *(waiting(number) for number in range(9))]), min_size=1, unique_by=lambda each: each.id))
+def test_tickets_that_wait_are_written_as_rows_and_read_again(given: list[Ticket]) -> None:
+    tickets = Map({each.id: each for each in given})
+    raw = FORMS[Ticket].write(tickets)
+    assert FORMS[Ticket].read(raw) == dict(tickets)
+    assert FORMS[Ticket].write(Map({each.id: each for each in reversed(given)})) == raw
+
+
+@given(st.dictionaries(NAMES, st.sampled_from(["ab" * 32, "AB" * 32, "", "é"]), min_size=1, max_size=20), st.integers(0, 2**40))
+def test_calls_that_wait_are_written_as_rows_and_read_again(digests: dict[str, str], seq: int) -> None:
+    calls = Map({CallId(name): Known(digest, "pay", seq, "suspended", 3) for name, digest in digests.items()})
+    assert FORMS[Known].read(FORMS[Known].write(calls)) == dict(calls)
+
+
+def much_waits(count: int, args: int = 0) -> ThreadState:
+    tickets, calls = Tickets(), Calls()
+    for number in range(count):
+        one = waiting(number)
+        if args:
+            one = replace(one, calls=(replace(one.calls[0], args={"n": args}),))
+        tickets = tickets.set(one.id, one)
+        calls = calls.set(one.calls[0].call, Known(one.args_sha256, "pay", number, "suspended", number))
+    return ThreadState(ThreadId("t"), runs=Runs().set(RunId("r"), run(calls, tickets=tickets)))
+
+
+def test_what_waits_in_a_loaded_run_is_decoded_when_somebody_asks_for_it() -> None:
+    state = much_waits(300)
+    loaded = states.load(states.dump(state))
+    found = loaded.runs.open[RunId("r")]
+    late: list[Any] = [found.tickets.open, found.calls.open]
+    assert [type(each) for each in late] == [Late, Late]
+    assert states.dump(loaded) == states.dump(state)
+    assert [each._map for each in late] == [None, None]
+    assert found.tickets[TicketId("t0007")] == waiting(7)
+    assert found.asked == 300
+    assert states.dump(loaded) == states.dump(state)
+    assert loaded == state
+    assert state == loaded
+    assert states.load(states.dump(much_waits(299))) != loaded
+    few = states.load(states.dump(much_waits(3))).runs.open[RunId("r")]
+    assert [type(few.tickets.open), type(few.calls.open)] == [Map, Map]
+
+
+def test_a_map_that_is_decoded_late_is_the_map_that_it_stands_for() -> None:
+    meant = Map({"a": 1, "b": 2})
+    late = Late[str, int](b"a1b2", lambda raw: {chr(raw[0]): 1, chr(raw[2]): 2})
+    assert isinstance(late, Map)
+    assert (late == meant, meant == late, late == Late(b"a1b2", dict), late == Map(), Map() == late) == (
+        True,
+        True,
+        True,
+        False,
+        False,
+    )
+    assert (late.get("a"), late["b"], late.get("c"), "a" in late, "c" in late, len(late), bool(late)) == (
+        1,
+        2,
+        None,
+        True,
+        False,
+        2,
+        True,
+    )
+    assert (sorted(late), sorted(late.keys()), sorted(late.values()), dict(late.items())) == (
+        ["a", "b"],
+        ["a", "b"],
+        [1, 2],
+        dict(meant),
+    )
+    assert (late.set("c", 3), late.delete("a")) == (meant.set("c", 3), Map({"b": 2}))
+    with pytest.raises(KeyError):
+        late["c"]
+
+
+def test_a_state_in_which_much_waits_and_a_number_is_long_is_written_as_json() -> None:
+    state = much_waits(300, args=2**70)
+    assert states.load(states.dump(state)) == state
+
+
+def test_a_snapshot_from_before_what_waits_was_written_as_rows_is_read() -> None:
+    """It had every ticket with the names of its fields, and which call waits on which."""
+    state = much_waits(300)
+    encoder = msgspec.msgpack.Encoder(enc_hook=lambda each: encoder.encode(dict(each)) if each else b"\x80", order="sorted")
+    old = msgspec.msgpack.decode(encoder.encode(state))
+    held = msgspec.msgpack.decode(old["runs"][0])
+    held["r"]["waiting"] = encoder.encode({f"c{number}": f"t{number:04d}" for number in range(300)})
+    old["runs"][0] = encoder.encode(held)
+    assert states.load(writing.summed(encoder.encode(old))) == state
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_snapshot_in_which_much_waits_and_the_records_behind_it_are_the_whole_fold(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "LATE", 0)
+    policy, operations = asking(seed)
+    gate = CoreGate(policy)
+    for operation in operations:
+        apply(gate, operation)
+    known = {gate.world.current.digest: gate.world.current}
+    threads = {unseal(entry.record).thread for entry in gate.world.log}
+    for thread in sorted(threads):
+        whole = through = ThreadState(thread)
+        for entry in gate.world.log:
+            body = unseal(entry.record)
+            if body.thread == thread:
+                whole = fold(known, whole, body, entry.record.hash)
+                through = states.load(states.dump(fold(known, through, body, entry.record.hash)))
+                assert states.dump(through) == states.dump(whole)
+                assert through == whole

@@ -44,7 +44,7 @@ class Archived(Struct, frozen=True):
 def is_finished(state: ThreadState) -> bool:
     """Whether nothing more is to come of a thread."""
     some = len(state.runs) > 0
-    return some and all(run.end and not run.in_flight and not run.waiting for _, run in state.runs.unfinished())
+    return some and all(run.end and not run.in_flight and not run.tickets.open for _, run in state.runs.unfinished())
 
 
 async def archive(path: Path, target: Path, before: int, sealing: Sealing | None = None) -> Archived:
