@@ -75,7 +75,7 @@ log = structlog.get_logger("gated.runs")
 
 
 class Runs:
-    """The two tasks that bring the threads forward: one decides, one commits and answers."""
+    """The three tasks that bring the threads forward: one decides, one commits, one answers."""
 
     def __init__(
         self,
