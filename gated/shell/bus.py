@@ -104,17 +104,17 @@ class Bus:
         self._rewind_wanted = False
         self._session, self._connection = 0, 0  # how often it was rewound, and on which connection
         self._due = Bell()  # something is to be asked of the server
-        self._stopped = False
+        self._stopped = self._ended = False  # takes nothing more; asks for nothing more
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     async def consume(self) -> None:
         """Receive inputs until cancelled; rewinds at every reconnection, gap and silence. Raises `BusError`."""
-        self.rewind()
+        await self._begin()
         while True:
             with anyio.move_on_after(1.0):
                 await self._due.wait()
-            if self._stopped:
+            if self._ended:
                 return
             check_open(self.client)
             if self._rewind_wanted or time.monotonic() - self._heard > SILENCE:
@@ -123,6 +123,9 @@ class Bus:
             elif self._outstanding < PULL // 2:
                 await self._pull()
 
+    async def _begin(self) -> None:
+        self.rewind()
+
     def rewind(self) -> None:
         """Ask for a rewind: after a reconnection, or when an input could not be handled."""
         self._rewind_wanted = True
@@ -130,18 +133,18 @@ class Bus:
 
     async def stop(self) -> None:
         """Take no more inputs; what was taken is still to be acknowledged."""
-        self._stopped = True
+        self._stopped = self._ended = True
         inbox, self._inbox = self._inbox, None
         if inbox is not None and not self.client.is_closed:
             await inbox.unsubscribe()
 
     async def _rewind(self) -> None:
         self._session, self._connection = self._session + 1, self.client.stats["reconnects"]
+        self._expected = 0  # until the server has answered, it is not known
         try:
             if self._inbox is not None and not self.client.is_closed:
                 await self._inbox.unsubscribe()
-            self._prefix = self.client.new_inbox()
-            self._inbox = await self.client.subscribe(self._prefix, cb=Straight(self._take))
+            await self._listen()
             await self._reset()
             self._expected, self._outstanding = 1, 0
             await self._pull()
@@ -149,6 +152,10 @@ class Bus:
             log.warning("cannot rewind, trying again", error=str(error))
             await anyio.sleep(0.5)
             self.rewind()
+
+    async def _listen(self) -> None:
+        self._prefix = self.client.new_inbox()
+        self._inbox = await self.client.subscribe(self._prefix, cb=Straight(self._take))
 
     async def _reset(self) -> None:
         subject = f"$JS.API.CONSUMER.RESET.{self.source.stream}.{self.source.consumer}"
@@ -159,7 +166,7 @@ class Bus:
 
     async def _pull(self) -> None:
         room = min(PULL, self._wanted())
-        if room <= 0 or self.client.is_closed or not self.client.is_connected:
+        if room <= 0 or self._ended or self.client.is_closed or not self.client.is_connected:
             return
         self._heard = time.monotonic()
         self._outstanding += room

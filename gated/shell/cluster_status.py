@@ -12,7 +12,7 @@ from msgspec import Struct
 from gated.shell.log.jetstream_leases import Lease
 from gated.shell.log.jetstream_streams import consumers
 from gated.shell.membership import Beat
-from gated.shell.partition import Place
+from gated.shell.place import Place
 
 
 class PartitionStatus(Struct, frozen=True):

@@ -56,11 +56,16 @@ class Members:
 
     def living(self) -> list[Beat]:
         """The beats of all that live, sorted by name."""
+        return [beat for beat in self._heard() if beat.state != "leaving"]
+
+    def _heard(self) -> list[Beat]:
         now = time.monotonic()
-        self._beats = {
-            name: (at, beat) for name, (at, beat) in self._beats.items() if now - at < SILENT and beat.state != "leaving"
-        }
+        self._beats = {name: (at, beat) for name, (at, beat) in self._beats.items() if now - at < SILENT}
         return [beat for _, (_, beat) in sorted(self._beats.items())]
+
+    def owner(self, partition: int, but: str) -> str:
+        """A worker that says it has a partition, also where it is leaving; empty where none but one says so."""
+        return next((beat.worker for beat in self._heard() if partition in beat.owns and beat.worker != but), "")
 
     def working(self) -> list[str]:
         return [beat.worker for beat in self.living() if beat.state == "working"]

@@ -9,75 +9,37 @@ used again. What it had taken is delivered again, here or elsewhere.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import anyio
 import msgspec
 import structlog
 from msgspec.structs import replace
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from gated import wire
-from gated.core.policy import Policy
-from gated.core.redaction.vault import Vault
+from gated.core import state as states
+from gated.core.state import ThreadState
 from gated.events import DeadlineReached, RunId, ThreadId
 from gated.ingress import is_id
-from gated.shell.bus import Bus, Input, Source
-from gated.shell.keyring import Keyring
+from gated.shell.bus import Input, Source
 from gated.shell.log import LogConflict, LogError, LogLocked
 from gated.shell.log.jetstream import JetStreamLog
-from gated.shell.log.jetstream_api import JetStreamApi
-from gated.shell.log.jetstream_names import Names
-from gated.shell.log.jetstream_streams import GROUP, Shape
-from gated.shell.nats_client import SturdyClient
-from gated.shell.runs import Decide, Runs
+from gated.shell.log.jetstream_reader import Head
+from gated.shell.log.jetstream_streams import GROUP
+from gated.shell.passed_bus import PassedBus
+from gated.shell.place import Host, Place
+from gated.shell.runs import Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
-from gated.shell.scoring import Scorer
-from gated.shell.telemetry import Telemetry
-from gated.shell.verdict_tokens import VerdictSigner
+from gated.shell.stand_by import Claim, StandBy, first_of, quietly, unwanted, wake_up
+from gated.shell.succession import CARRIED, HEED, LOOK, Heir, Legacy, Told
+from gated.shell.threads import Threads
 
-LOOK: Final = 0.5  # seconds between looks of who waits for a partition
-PULL_LOOKS: Final = 10  # looks that a waiting pull lasts
-EAGER: Final = 20  # looks at first, when an owner may just have died
 RELEASE_SECONDS: Final = 10.0  # for what was taken before a hand-over
 PAUSE: Final = 0.2
 
 log = structlog.get_logger("gated.partition")
-
-
-class Place(NamedTuple):
-    """Where a worker works: its connection, the cluster, its name."""
-
-    client: SturdyClient
-    api: JetStreamApi
-    names: Names
-    shape: Shape
-    worker: str
-    decide: Decide
-    vault: Vault
-    scorer: Scorer
-    signer: VerdictSigner | None
-    keyring: Keyring | None
-
-
-class Host(Protocol):
-    """What a partition asks of its worker."""
-
-    telemetry: Telemetry
-
-    def policy(self) -> Policy: ...
-
-    def wants(self, partition: int) -> bool:
-        """Whether the partition should be here."""
-
-    async def changed(self) -> None:
-        """Until what is wanted may have changed."""
-
-    def left(self, partition: int) -> None:
-        """A session has ended."""
 
 
 class Partition:
@@ -86,96 +48,44 @@ class Partition:
     def __init__(self, number: int, place: Place, host: Host) -> None:
         self.number, self.place, self.host = number, place, host
         self.runs: Runs | None = None
-        self.bus: Bus | None = None
+        self.bus: PassedBus | None = None
         self.gone = Health()  # what sessions before this one did
-
-    @property
-    def subject(self) -> str:
-        return f"{self.place.names.inputs}.{self.place.names.consumer(self.number)}"
+        self._heir = Heir()
 
     async def hold(self) -> None:
         """Have the partition whenever it should be here, until cancelled."""
         while True:
             while not self.host.wants(self.number):
                 await self.host.changed()
-            pin = await self._stand_by()
-            while pin:
-                pin = await self._work(pin)
+            try:
+                claim = await StandBy(self.number, self.place, self.host).wait()
+                while claim is not None:
+                    claim = await self._work(claim)
+            finally:
+                self._end_turn()
 
-    # --- waiting -----------------------------------------------------------------------------------------------------
+    def _end_turn(self) -> None:
+        turns = self.host.turns
+        if self.number in turns.statistics().borrowers:
+            turns.release_on_behalf_of(self.number)
 
-    async def _stand_by(self) -> str:
-        """Wait until the server pins this worker: it then sends a first input. Empty where the partition goes elsewhere."""
-        heard: list[Msg] = []
-        came = [anyio.Event()]
-
-        async def hear(message: Msg) -> None:
-            heard.append(message)
-            came[0].set()
-
-        try:
-            inbox = self.place.client.new_inbox()
-            subscription = await self.place.client.subscribe(inbox, cb=hear)
-        except NatsError as error:
-            log.warning("cannot wait for a partition", partition=self.number, error=str(error))
-            await anyio.sleep(PAUSE)
-            return ""
-        try:
-            looks, answers = 0, list[Msg]()
-            while self.host.wants(self.number):
-                if looks % PULL_LOOKS == 0 or answers:
-                    await self._pull(inbox)
-                came[0] = anyio.Event()
-                if not heard:  # which a rewind, below, may have brought
-                    with anyio.move_on_after(LOOK):
-                        await _first_of(came[0].wait, self._unwanted)
-                answers = heard.copy()
-                heard.clear()
-                for message in answers:
-                    pin = (message.headers or {}).get("Nats-Pin-Id", "")
-                    if pin and message.reply:
-                        return str(pin)
-                if answers and (answers[-1].headers or {}).get("Status") not in ("404", "408"):
-                    await anyio.sleep(PAUSE)  # the consumer has no leader just now
-                looks += 1
-                if looks < EAGER or looks % PULL_LOOKS == 0:
-                    await self._wake_up()
-            return ""
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _quietly(subscription.unsubscribe)
-
-    async def _wake_up(self) -> None:
-        """Inputs that an owner was given and left would come again after a minute only: rewind, where nobody is pinned."""
-        try:
-            info = await self.place.api.ask(f"CONSUMER.INFO.{self.subject}")
-            pinned = any(group.get("pinned_client_id") for group in info.get("priority_groups") or ())
-            if info.get("num_ack_pending") and not pinned:
-                await self.place.api.ask(f"CONSUMER.RESET.{self.subject}")
-        except LogError as error:
-            log.debug("cannot look after a partition just now", partition=self.number, error=str(error))
-
-    async def _pull(self, inbox: str) -> None:
-        request = {"batch": 1, "expires": int(LOOK * PULL_LOOKS * 1e9), "group": GROUP}
-        await _quietly(
-            lambda: self.place.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.subject}", json.dumps(request).encode(), inbox)
-        )
-
-    async def _unwanted(self) -> None:
-        while self.host.wants(self.number):
-            await self.host.changed()
+    def asked(self, reply: str) -> None:
+        """Another worker, which listens there, would have this partition. Heard where it should not be here."""
+        if self.runs is not None and not self.host.wants(self.number):
+            self._heir.note(reply)
 
     # --- working -----------------------------------------------------------------------------------------------------
 
-    async def _work(self, pin: str) -> str:
-        """One session. Returns the pin where it may still hold and the session has to begin again, else nothing."""
+    async def _work(self, claim: Claim) -> Claim | None:
+        """One session. Returns what it has the partition by, where that may still hold and the session has to begin again."""
         try:
-            if not await self._pinned(pin):
-                return ""
+            if claim.left is None and not await self._pinned(claim.pin):
+                return None
             event_log = JetStreamLog(self.place.api, self.place.names, self.place.shape, self.place.worker)
-            await event_log.take_over([self.number])
-            await self._session(event_log, pin)
-            return ""
+            if claim.left is None:
+                await event_log.take_over([self.number])
+            await self._session(event_log, claim)
+            return None
         except Exception as error:
             ends = leaves(error)
             if not all(isinstance(end, (LogError, NatsError, OSError)) for end in ends):
@@ -183,51 +93,87 @@ class Partition:
             why = "; ".join(dict.fromkeys(str(end) or type(end).__name__ for end in ends))
             log.warning("a session of a partition ended", partition=self.number, why=why)
             if any(isinstance(end, LogLocked) for end in ends):
-                return ""  # the pin went with the lease, or the server will say who has it
+                return None  # the pin went with the lease, or the server will say who has it
             await anyio.sleep(0 if all(isinstance(end, LogConflict) for end in ends) else PAUSE)
-            return pin
+            return Claim(claim.pin)
         finally:
             self._forget()
+            self._end_turn()
 
     async def _pinned(self, pin: str) -> bool:
         """Whether the server still knows this worker by its pin: one that slept must not take the lease of who came after it."""
-        info = await self.place.api.ask(f"CONSUMER.INFO.{self.subject}")
+        info = await self.place.api.ask(f"CONSUMER.INFO.{self.place.consumer(self.number)}")
         return any(group.get("pinned_client_id") == pin for group in info.get("priority_groups") or ())
 
-    async def _session(self, event_log: JetStreamLog, pin: str) -> None:
-        source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, pin)
+    async def _session(self, event_log: JetStreamLog, claim: Claim) -> None:
+        source = Source(self.place.names.inputs, self.place.names.consumer(self.number), GROUP, claim.pin)
         place = self.place
-        bus = Bus(place.client, lambda item: take(runs, item), lambda: runs.room(), source)
+        upcoming = 0 if claim.left is None else claim.left.upcoming
+        bus = PassedBus(place.client, place.api, lambda item: take(runs, item), lambda: runs.room(), source, upcoming)
         outlet = Outlet(bus.line, bus.send, bus.acknowledge, place.names.prefix, tells_time=True)
         more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
         runs = Runs(event_log, self.host.policy(), outlet, *more)
         runs.telemetry = self.host.telemetry
-        self.runs, self.bus = runs, bus
-        log.info("partition taken over", partition=self.number, lease=event_log.epoch)
+        self.runs, self.bus, self._heir = runs, bus, Heir()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(bus.consume)
-                tasks.start_soon(runs.run)
-                await _first_of(self._unwanted, bus.unpinned.wait)
+                if claim.left is not None:  # its owner has stopped: the consumer may be rewound while the lease is written
+                    await event_log.succeed(self.number, claim.left.lease)
+                    await self._adopt(runs.threads, event_log, claim.left.threads)
+                log.info("partition taken over", partition=self.number, lease=event_log.epoch, given=claim.left is not None)
+                over = anyio.Event()
+                tasks.start_soon(_until_over, runs, over)
+                self._end_turn()
+                tasks.start_soon(bus.check_whole)
+                await first_of(self._outlived, bus.unpinned.wait)
                 if not bus.unpinned.is_set():
-                    await self._release(runs, bus)
+                    await self._release(runs, over, bus, event_log, claim.pin)
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await _quietly(bus.stop)  # a session that is over must not keep the pin by pulling
+                await quietly(bus.stop)  # a session that is over must not keep the pin by pulling
         log.info("partition left", partition=self.number, lost=bus.unpinned.is_set())
 
-    async def _release(self, runs: Runs, bus: Bus) -> None:
-        """Finish what was taken, and let the server give the partition to who waits for it."""
+    async def _adopt(self, threads: Threads, event_log: JetStreamLog, told: Sequence[Told]) -> None:
+        """Go on with the threads that the last owner told, where the log ends as it said."""
+        found = {state.thread: (one.saved, state) for one in told if (state := _state_of(one)) is not None}
+        ends = await event_log.heads_of(list(found))
+        sound = [(saved, state) for thread, (saved, state) in found.items() if _ends_with(ends[thread], state)]
+        policies = await self.host.known({digest for _, state in sound for digest in state.policies})
+        for saved, state in reversed(sound):
+            if policies.keys() >= set(state.policies):
+                threads.adopt(state, saved, policies)
+
+    async def _outlived(self) -> None:
+        """Until the partition is to be left: it should be elsewhere, and is asked for, or nobody will ask."""
+        while True:
+            await unwanted(self.host, self.number)
+            until = anyio.current_time() + HEED
+            while not self.host.wants(self.number):
+                if self._heir.reply or anyio.current_time() > until or not self.host.has_heirs():
+                    return
+                with anyio.move_on_after(LOOK):  # one that dies is not heard, and nothing tells
+                    await first_of(self._heir.heard.wait, self.host.changed)
+
+    async def _release(self, runs: Runs, over: anyio.Event, bus: PassedBus, event_log: JetStreamLog, pin: str) -> None:
+        """Finish what was taken, and hand the partition over; or let the server give it to who waits for it."""
+        heir = self._heir.reply
         with anyio.CancelScope(shield=True), anyio.move_on_after(RELEASE_SECONDS):
-            await _quietly(bus.stop)
+            await quietly(bus.finish)
             runs.drain()
-            await runs.drained.wait()
+            await over.wait()
+            if not runs.drained.is_set():  # it failed, and this session with it
+                return
+            if heir:
+                left = Legacy(pin, event_log.epoch, bus.next, tuple(Told(*one) for one in runs.threads.newest(CARRIED)))
+                await quietly(lambda: self.place.client.publish(heir, msgspec.msgpack.encode(left)))
+                return
             try:
-                await self.place.api.ask(f"CONSUMER.UNPIN.{self.subject}", {"group": GROUP})
+                await self.place.api.ask(f"CONSUMER.UNPIN.{self.place.consumer(self.number)}", {"group": GROUP})
             except LogError as error:
                 log.warning("cannot unpin, the pin ends by itself", partition=self.number, error=str(error))
-            await self._wake_up()  # what was sent here and not taken any more is for the next one, at once
+            await wake_up(self.place, self.number)  # what was sent here and not taken any more is for the next one, at once
 
     def _forget(self) -> None:
         if self.runs is not None:
@@ -237,16 +183,24 @@ class Partition:
         self.host.left(self.number)
 
 
-async def _first_of(*waits: Callable[[], Awaitable[Any]]) -> None:
-    """Until one of them is over."""
-    async with anyio.create_task_group() as tasks:
+async def _until_over(runs: Runs, over: anyio.Event) -> None:
+    try:
+        await runs.run()
+    finally:
+        over.set()
 
-        async def wait(one: Callable[[], Awaitable[Any]]) -> None:
-            await one()
-            tasks.cancel_scope.cancel()
 
-        for one in waits:
-            tasks.start_soon(wait, one)
+def _ends_with(end: Head | None, state: ThreadState) -> bool:
+    return end is not None and (end.seq, end.hash) == (state.seq, state.head)
+
+
+def _state_of(told: Told) -> ThreadState | None:
+    """None where it is of another version than this worker's: then its records are read."""
+    try:
+        return states.load(told.state)
+    except ValueError as error:
+        log.info("a thread cannot be read as it was handed over", why=str(error))
+        return None
 
 
 def take(runs: Runs, item: Input) -> None:
@@ -268,14 +222,6 @@ def _due(data: bytes) -> int:
         return msgspec.json.decode(data, type=dict[str, int]).get("due", 0)
     except msgspec.MsgspecError:
         return 0
-
-
-async def _quietly(work: Callable[[], Awaitable[Any]]) -> None:
-    """What is tried again anyway, or ends by itself."""
-    try:
-        await work()
-    except (NatsError, OSError) as error:
-        log.debug("the bus is away", error=str(error) or type(error).__name__)
 
 
 def leaves(error: BaseException) -> list[BaseException]:

@@ -126,6 +126,30 @@ class Threads:
             log.error("a thread is damaged: nothing is decided on it, the others go on", thread=thread, error=str(error))
         self._damaged[thread], self.damages[thread] = (error, time.monotonic()), str(error)
 
+    def adopt(self, state: ThreadState, saved: int, policies: Mapping[str, Policy]) -> None:
+        """Keep a thread that was loaded elsewhere and ends as the log does; `saved` is the number of its snapshot's record."""
+        self.registry = replace(self.registry, known={**policies, **self.registry.known})
+        self._saved[state.thread] = saved
+        self.keep(state)
+        self._on_load(state)
+
+    def newest(self, size: int) -> list[tuple[int, bytes]]:
+        """The threads that were spoken of last, so many bytes of them: each one's snapshot's number, and a snapshot of it now."""
+        found: list[tuple[int, bytes]] = []
+        for thread, state in reversed(self.states.items()):
+            written = states.dump(state)
+            size -= len(written)
+            if size < 0:
+                break
+            found.append((self._saved.get(thread, 0), written))
+        return found
+
+    async def knowing(self, digests: Iterable[str]) -> Mapping[str, Policy]:
+        """The policies that are known, those asked for among them where the log has them."""
+        for digest in digests:
+            await self._know_policy(digest)
+        return self.registry.known
+
     async def with_policy(self, observation: PolicyBound) -> PolicyBound:
         """A wish to bind a run, with whether the log has the policy: it may have it later, and a replay must decide the same."""
         await self._know_policy(observation.policy)

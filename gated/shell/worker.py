@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -43,11 +43,13 @@ from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
 from gated.shell.metrics import Gauges
 from gated.shell.observing import observed
-from gated.shell.partition import Partition, Place
+from gated.shell.partition import Partition
+from gated.shell.place import Place
 from gated.shell.policies import read_policy
 from gated.shell.runs import Runs
 from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
+from gated.shell.succession import wish_of
 from gated.shell.unfinished import finish_erasures
 
 DRAIN, UNDO = b"drain", b"undo"
@@ -76,7 +78,8 @@ class Worker:
         self._policy = policy
         self.reload_failed = ""  # why the policy file was not taken, here
         self._shares: set[int] = set()
-        self._reckoned: frozenset[str] | None = None  # the workers that the shares were worked out for
+        self._reckoned: tuple[WorkerState, frozenset[str]] | None = None  # what the shares were worked out for
+        self.turns = anyio.CapacityLimiter(4)  # partitions that are asked for and taken over at a time
         self._changed = anyio.Event()
         self._stopping = anyio.Event()
         self._left = anyio.Event()
@@ -111,6 +114,15 @@ class Worker:
     async def changed(self) -> None:
         await self._changed.wait()
 
+    def has_owner(self, partition: int) -> bool:
+        return bool(self.members.owner(partition, but=self.place.worker))
+
+    def has_heirs(self) -> bool:
+        return bool(self._others())
+
+    async def known(self, digests: Iterable[str]) -> Mapping[str, Policy]:
+        return await self.view.threads.knowing(digests)
+
     @property
     def owned(self) -> list[int]:
         return [partition.number for partition in self.partitions if partition.runs is not None]
@@ -122,14 +134,16 @@ class Worker:
 
     def reckon(self) -> None:
         """Work out which partitions should be here."""
-        names = frozenset((*self.members.working(), self.place.worker) if self.state == "working" else ())
-        if names == self._reckoned:  # every worker is heard twice a second, and mostly nothing has changed
+        others = self._others()
+        if (self.state, others) == self._reckoned:  # every worker is heard twice a second, and mostly nothing has changed
             return
-        self._reckoned = names
-        shares = {p for p, name in share(self.place.shape.partitions, names).items() if name == self.place.worker}
-        if shares != self._shares:
-            self._shares = shares
-            self._wake()
+        self._reckoned = self.state, others
+        names = (*others, self.place.worker) if self.state == "working" else ()
+        self._shares = {p for p, name in share(self.place.shape.partitions, names).items() if name == self.place.worker}
+        self._wake()
+
+    def _others(self) -> frozenset[str]:
+        return frozenset(self.members.working()) - {self.place.worker}
 
     def left(self, partition: int) -> None:
         self._left.set()
@@ -146,6 +160,12 @@ class Worker:
             log.warning("a sign of life that cannot be read", error=str(error))
             return
         self.reckon()
+
+    async def hear_wish(self, message: Msg) -> None:
+        """Another worker would have a partition; what has no reply are the server's own words, at whoever's wish."""
+        wish = wish_of(message.data) if message.reply else None
+        if wish is not None and wish.worker != self.place.worker and wish.partition < len(self.partitions):
+            self.partitions[wish.partition].asked(message.reply)
 
     async def beat(self) -> None:
         """Say that this worker lives, and in what state."""
@@ -319,6 +339,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         await _when_ready(lambda: made.writer.agree_on_key(vault.digest("the redaction key of a cluster")))
         await _when_ready(lambda: made.put_policy(policy))
         await client.subscribe(made.subject("beat"), cb=made.hear)
+        await client.subscribe(place.wishes, cb=made.hear_wish)
         await client.subscribe(made.subject("drain", name), cb=made.hear_drain)
         await client.subscribe(f"{settings.prefix}.tickets.>", cb=made.note_ticket)
         async with background_tasks() as tasks:

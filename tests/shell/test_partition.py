@@ -3,11 +3,11 @@
 from typing import Any, cast
 
 import anyio
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from gated.shell.log.jetstream_names import Names
-from gated.shell.partition import Host, Partition, Place
+from gated.shell.nats_client import Heard
+from gated.shell.place import Host, Place
+from gated.shell.stand_by import Claim, StandBy
 from patience import PATIENCE
 
 
@@ -21,7 +21,7 @@ class Server:
         return "inbox"
 
     async def subscribe(self, _: str, cb: Any) -> "Server":
-        self.hear = cb
+        self.hear = cb.hear
         return self
 
     async def unsubscribe(self) -> None:
@@ -33,14 +33,18 @@ class Server:
     async def ask(self, verb: str) -> dict[str, Any]:
         if "RESET" in verb:
             self.rewinds += 1
-            first = Msg(cast(Client, None), data=b"{}", reply="$JS.ACK.x", headers={"Nats-Pin-Id": "p1"})
-            await self.hear(first)  # before the answer
+            self.hear(Heard(b"inbox", b"$JS.ACK.x", b"{}", b"NATS/1.0\r\nNats-Pin-Id: p1\r\n\r\n"))  # before the answer
         return {"num_ack_pending": 1, "priority_groups": [{"group": "gated"}]}
 
 
 class Wanting:
+    turns = None
+
     def wants(self, partition: int) -> bool:
         return True
+
+    def has_owner(self, partition: int) -> bool:
+        return False
 
     async def changed(self) -> None:
         await anyio.sleep_forever()
@@ -51,5 +55,5 @@ async def test_an_input_that_comes_while_the_consumer_is_rewound_is_heard() -> N
     there = Server()
     place = Place(there, there, Names(), *[None] * 7)  # type: ignore[arg-type]
     with anyio.fail_after(PATIENCE):
-        pin = await Partition(0, place, cast(Host, Wanting()))._stand_by()
-    assert (pin, there.rewinds) == ("p1", 1)
+        claim = await StandBy(0, place, cast(Host, Wanting())).wait()
+    assert (claim, there.rewinds) == (Claim("p1"), 1)

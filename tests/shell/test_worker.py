@@ -85,11 +85,9 @@ async def test_one_worker_decides_everything(tmp_path: Path) -> None:
 
 
 async def settled(*workers: Worker, partitions: int = 8) -> None:
-    """Until the workers share the partitions out evenly."""
-    for worker_ in workers:
-        with anyio.fail_after(PATIENCE):
-            while len(worker_._shares) != partitions // len(workers):
-                await worker_.changed()
+    """Until the workers share the partitions out evenly, and none has what should be another's."""
+    each = partitions // len(workers)
+    await until(lambda: all(len(one._shares) == each and set(one.owned) <= one._shares for one in workers))
 
 
 async def test_a_second_worker_takes_its_share_and_hands_it_back_when_it_stops(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ class JetStreamLog(JetStreamReader):
         """Become the one writer of partitions, whoever had them. Raises `LogUnavailable`."""
         await self.leases.take_over(partitions)
 
+    async def succeed(self, partition: int, lease: int) -> None:
+        """Become the one writer after an owner that has stopped, if its lease is still the newest. Raises `LogLocked`."""
+        await self.leases.succeed(partition, lease)
+
     async def _settled(self) -> None:
         """Know again what is in the log, where the outcome of an append is unknown: the lease anew, and nothing remembered."""
         if self.leases.lost is not None:
@@ -74,10 +78,14 @@ class JetStreamLog(JetStreamReader):
 
     async def head_of(self, thread: ThreadId) -> Head | None:
         """The last record of a thread, as its one writer knows it."""
+        return (await self.heads_of([thread]))[thread]
+
+    async def heads_of(self, threads: Sequence[ThreadId]) -> dict[ThreadId, Head | None]:
+        """The last record of each thread, as their one writer knows it."""
         async with self._lock:
             self._check_open()
             await self._settled()
-            return (await self._heads.of([thread]))[thread]
+            return await self._heads.of(threads)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 

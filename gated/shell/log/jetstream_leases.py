@@ -46,6 +46,11 @@ class Leases:
             for partition in partitions:
                 tasks.start_soon(self._take, partition)
 
+    async def succeed(self, partition: int, place: int) -> None:
+        """Become the one writer after the owner whose lease is at a place. Raises `LogLocked` where another did meanwhile."""
+        if not await self._write(partition, place):
+            raise LogLocked(f"partition {partition} of {self._names.log}", f"another than lease {place}")
+
     async def _take(self, partition: int) -> None:
         for _ in range(PATIENCE):
             found = await self._found(partition)
