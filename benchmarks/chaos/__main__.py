@@ -80,7 +80,7 @@ class Faults:
             await asyncio.sleep(0.5)
 
     def _kinds(self, servers: bool) -> list[str]:
-        kinds = ["stop worker", "stop worker", "kill worker"]
+        kinds = ["stop worker", "stop worker", "kill worker", "end worker"]
         kinds += ["cut worker"] if self._cluster.network.isolated else []
         if servers:
             kinds += ["kill server", "stop server"] + (["cut server"] if self._cluster.network.isolated else [])
@@ -98,6 +98,9 @@ class Faults:
             case "kill":
                 await asyncio.to_thread(node.kill)
                 await asyncio.sleep(self._draw.uniform(0.1, 2.0))
+                node.start()
+            case "end":
+                await asyncio.to_thread(node.end)
                 node.start()
             case "cut":
                 node.cut(off=True)

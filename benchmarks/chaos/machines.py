@@ -111,6 +111,15 @@ class Node:
         if self.process is not None:
             self.process.wait(10)
 
+    def end(self) -> None:
+        """Stop it as a service is stopped; one that cannot, since its servers are away, is killed."""
+        self.signal(signal.SIGTERM)
+        try:
+            if self.process is not None:
+                self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
     def cut(self, *, off: bool) -> None:
         self._network.cut(self.name, off=off)
 

@@ -1,8 +1,10 @@
-"""One partition in one worker: wait for the pin, take over, work, hand over.
+"""One partition in one worker: wait for it, take it over, work, hand it over.
 
-Taking over is, in this order: write the lease (nobody else's append is taken from then on), drop the old inbox, rewind the
-consumer to its acknowledged floor, take inputs only from a fresh inbox and only without a gap, know nothing but the log. Each was
-found to be needed. What the log decided already is answered again from it.
+Where the server gives it, taking over is, in this order: write the lease (nobody else's append is taken from then on), drop the old
+inbox, rewind the consumer to its acknowledged floor, take inputs only from a fresh inbox and only without a gap, know nothing but
+the log. Each was found to be needed. What the log decided already is answered again from it.
+Where an owner hands it over, that one has stopped, and everything it took is acknowledged: so the consumer goes on where it ended
+while the lease is written, and threads are in memory as they were, once the log has been read under the lease and ends there.
 INVARIANT: a session that has lost its lease, its pin, or its certainty of what the log holds ends, and nothing of its memory is
 used again. What it had taken is delivered again, here or elsewhere.
 """
@@ -118,7 +120,7 @@ class Partition:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(bus.consume)
-                if claim.left is not None:  # its owner has stopped: the consumer may be rewound while the lease is written
+                if claim.left is not None:
                     await event_log.succeed(self.number, claim.left.lease)
                     await self._adopt(runs.threads, event_log, claim.left.threads)
                 log.info("partition taken over", partition=self.number, lease=event_log.epoch, given=claim.left is not None)

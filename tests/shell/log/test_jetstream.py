@@ -121,6 +121,29 @@ async def test_a_write_that_is_later_than_the_new_lease_is_refused(cluster: JetS
     await log.close()
 
 
+async def test_who_succeeds_an_owner_does_so_only_while_its_lease_is_the_newest(cluster: JetStreamBackend) -> None:
+    partition = partition_of(T, 4)
+    owner = await cluster.open()
+    await owner.append(T, 0, chained())
+    place = owner.leases.place_of(partition)
+    late, next_one = await open_beside(cluster, only=[]), await open_beside(cluster, only=[])
+    await next_one.succeed(partition, place)
+    with pytest.raises(LogLocked, match=f"another than lease {place}"):
+        await late.succeed(partition, place)
+    more = following(chained())
+    with pytest.raises(LogLocked):  # what the owner writes yet is too late
+        await owner.append(T, 3, more)
+    with pytest.raises(LogLocked):
+        await late.append(T, 3, more)
+    head = await next_one.head_of(T)
+    assert head is not None
+    assert head.seq == 3
+    await next_one.append(T, 3, more)
+    assert await intact(next_one) == 4
+    for log in (owner, late, next_one):
+        await log.close()
+
+
 async def test_a_fence_is_one_literal_lease_so_that_other_partitions_do_not_disturb(cluster: JetStreamBackend) -> None:
     """A wildcard over all leases would refuse who writes partition 0 because partition 1 changed hands."""
     names = {partition_of(f"t{n}", 4): f"t{n}" for n in range(100)}
