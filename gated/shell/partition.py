@@ -1,8 +1,8 @@
 """One partition in one worker: wait for it, take it over, work, hand it over.
 
-Where the server gives it, taking over is, in this order: write the lease (nobody else's append is taken from then on), drop the old
-inbox, rewind the consumer to its acknowledged floor, take inputs only from a fresh inbox and only without a gap, know nothing but
-the log. Each was found to be needed. What the log decided already is answered again from it.
+Where the server gives it, taking over is, in this order: write the lease (nobody else's append is taken from then on), drop the
+old inbox, rewind the consumer to its acknowledged floor, take inputs only from a fresh inbox and only without a gap, know nothing
+but the log. Each was found to be needed. What the log decided already is answered again from it.
 Where an owner hands it over, that one has stopped, and everything it took is acknowledged: so the consumer goes on where it ended
 while the lease is written, and threads are in memory as they were, once the log has been read under the lease and ends there.
 INVARIANT: a session that has lost its lease, its pin, or its certainty of what the log holds ends, and nothing of its memory is
