@@ -166,7 +166,7 @@ def settle(
             if there != here:
                 here, site = there, order.site(*there) or NOTHING_THERE
                 flight = site.flight(run, call)
-            kind = machine.kind(touch)
+            kind = machine.kind(touch.exact, touch.overrides)
             if kind is None or flight is None or flight.kinds.get(machine.name) != kind:
                 continue
             state = site.instances[machine.name].state

@@ -144,15 +144,15 @@ class Machine(Struct, frozen=True):
     speaks: bool  # some transition emits, or warns
     entry: MachineEntry
 
-    def kind(self, touch: Touch) -> Kind | None:
-        """Every way in which the call may move an instance, whatever its outcome; None where it cannot be this machine's."""
-        kind = self.kinds.get(touch.exact)
-        if kind is not None and not touch.overrides:
+    def kind(self, exact: tuple[int, ...], overrides: tuple[int, ...]) -> Kind | None:
+        """Every way in which a call may move an instance, whatever its outcome; None: it has no such transitions."""
+        kind = self.kinds.get(exact)
+        if kind is not None and not overrides:
             return kind
-        if not self.declares(touch):
+        if exact and exact[-1] >= len(self.transitions):
             return None
-        moves = [move for index in touch.exact for move in self.transitions[index].moves]
-        return kind_of([*moves, *(move for index in touch.overrides for move in self.transitions[index].forced)])
+        moves = [move for index in exact for move in self.transitions[index].moves]
+        return kind_of([*moves, *(move for index in overrides for move in self.transitions[index].forced)])
 
     def sources(self, exact: tuple[int, ...]) -> frozenset[str] | None:
         """The states from which a call that matches these transitions is allowed; None: any."""

@@ -5,17 +5,22 @@ Machines are found by the name of the tool, so those that do not watch it cost a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
 
+from gated.core.order.fields import MISSING, render
 from gated.core.order.machines import STAGE, Machine, default_reason
 from gated.core.order.patterns import Pattern
 from gated.core.order.state import Instance, Kind
-from gated.core.order.templates import Template
 from gated.events import Finding, Touch
+
+SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+Part = tuple[str, tuple[int, ...], tuple[int, ...]]  # of a join: a machine, the transitions that match, those that are overridden
+Joint = tuple[tuple[tuple[str, frozenset[str], str], ...], bool, dict[str, Kind], dict[str, Instance]]
 
 
 class Join(NamedTuple):
@@ -63,12 +68,21 @@ def _is_oversize(key: str) -> bool:
 
 
 class _Watch(Struct, frozen=True, gc=False):
-    """A machine, and those of its transitions that a tool may match; `certain`: all of them do, whatever the arguments."""
+    """A machine, and those of its transitions that a tool may match."""
 
     machine: Machine
     transitions: tuple[tuple[int, Pattern], ...]
-    certain: tuple[int, ...] | None
     made_from: tuple[str, str]  # the key's template and normalizer
+
+    def reads(self) -> Iterator[str | None]:
+        """The arguments that anything here reads, by the names at the top; None: whichever."""
+        texts = [self.machine.key]
+        for index, on in self.transitions:
+            yield from (None,) if on.reads is None else on.reads
+            transition = self.machine.transitions[index]
+            texts += [text for text in (transition.emit_text, transition.reason) if text is not None]
+        for text in texts:
+            yield from (path[0] if isinstance(path[0], str) else None for path in text.paths)
 
 
 class _Seen(Struct):
@@ -81,32 +95,36 @@ class _Seen(Struct):
 class MachineSet:
     """The machines of one agent, found by tool name (folded: a restriction is not shaken off by a capital)."""
 
-    __slots__ = ("_alike", "_by_folded_name", "_by_name", "_elsewhere", "by_name", "machines")
+    __slots__ = ("_by_folded_name", "_by_name", "_elsewhere", "_joint", "_kept", "by_name", "machines")
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self.by_name: Mapping[str, Machine] = {machine.name: machine for machine in machines}
         names = {t.on.exact_tool for m in machines for t in m.transitions if t.on.exact_tool is not None}
         self._by_name = {name: self._watches(name) for name in names}
-        self._alike = {name: alike for name, watches in self._by_name.items() if (alike := _alike(watches)) is not None}
-        self._by_folded_name = {name.casefold(): self._watches(name, as_written=False) for name in names}
+        self._kept = {name: kept for name, watches in self._by_name.items() if (kept := _kept(watches, self, name)) is not None}
+        self._by_folded_name = {name.casefold(): self._by_name[name] for name in names}
         self._elsewhere = self._watches(None)
+        self._joint = lru_cache(KEPT)(partial(_joint, self.by_name))
 
-    def _watches(self, tool: str | None, *, as_written: bool = True) -> tuple[_Watch, ...]:
-        """What watches a tool that some transition names, as written or in other capitals, or (None) any other."""
-        found = (_watch(machine, tool, as_written) for machine in self.machines)
+    def _watches(self, tool: str | None) -> tuple[_Watch, ...]:
+        """What watches a tool that some transition names, in whatever capitals, or (None) any other."""
+        found = (_watch(machine, tool) for machine in self.machines)
         return tuple(watch for watch in found if watch.transitions or watch.machine.entry.strict)
 
     def touches(self, tool: str, args: Mapping[str, Any]) -> Touched:
         """The instances that the call bears on, in the machines' order."""
-        alike = self._alike.get(tool)
-        if alike is not None and (text := alike.key.render_key(args)) is not None and len(text) <= MEMORABLE:
-            return alike.touched(text)
+        kept = self._kept.get(tool)
+        if kept is not None:
+            value = "" if kept.field is None else args.get(kept.field, MISSING)
+            if value.__class__ in SCALARS and len(text := render(value)) <= MEMORABLE:
+                return kept.touched(text)
         watches = self._by_name.get(tool)
         if watches is None:
             watches = self._by_folded_name.get(tool.casefold(), self._elsewhere)
-        if not watches:
-            return NOTHING_TOUCHED
+        return self.touched(watches, tool, args) if watches else NOTHING_TOUCHED
+
+    def touched(self, watches: tuple[_Watch, ...], tool: str, args: Mapping[str, Any]) -> Touched:
         touches: list[Touch] = []
         findings: list[Finding] = []
         seen = _Seen({}, {})
@@ -120,13 +138,19 @@ class MachineSet:
             return NOTHING_TOUCHED
         oversize = next((touch.machine for touch in touches if _is_oversize(touch.key)), None)
         keys = tuple(dict.fromkeys(touch.key for touch in touches))
-        return Touched(tuple(touches), tuple(findings), keys, oversize)
+        joined = Touches(touches)
+        joined.joins, joined.keys = self.joins(tuple(touches)), keys_of(tuple(touches))
+        return Touched(joined, tuple(findings), keys, oversize)
 
     def joins(self, touches: tuple[Touch, ...]) -> tuple[Join, ...]:
         """What the touches, of these machines, come to."""
         if isinstance(touches, Touches):
             return touches.joins
-        return _joins(touches, self.by_name)
+        at: dict[tuple[bool, str], list[Part]] = {}
+        for touch in touches:
+            here = (self.by_name[touch.machine].own, touch.key)
+            at.setdefault(here, []).append((touch.machine, touch.exact, touch.overrides))
+        return tuple([Join(own, key, *self._joint(tuple(found))) for (own, key), found in at.items()])
 
 
 def keys_of(touches: tuple[Touch, ...]) -> tuple[str, ...]:
@@ -136,58 +160,40 @@ def keys_of(touches: tuple[Touch, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(touch.key for touch in touches if touch.exact))
 
 
-def _joins(touches: Iterable[Touch], by_name: Mapping[str, Machine]) -> tuple[Join, ...]:
-    at: dict[tuple[bool, str], list[tuple[Machine, Touch]]] = {}
-    for touch in touches:
-        machine = by_name[touch.machine]
-        at.setdefault((machine.own, touch.key), []).append((machine, touch))
-    return tuple([_join(own, key, found) for (own, key), found in at.items()])
+def _joint(machines: Mapping[str, Machine], parts: tuple[Part, ...]) -> Joint:
+    """A join, but for its key: the same of many."""
+    limits = [
+        (name, sources, m.initial) for name, exact, _ in parts if (sources := (m := machines[name]).sources(exact)) is not None
+    ]
+    kinds = {name: kind for name, exact, also in parts if exact and (kind := machines[name].kind(exact, also)) is not None}
+    free = all(initial in sources for _, sources, initial in limits)
+    return tuple(limits), free, kinds, {name: machines[name].fresh for name in kinds}
 
 
-def _join(own: bool, key: str, found: list[tuple[Machine, Touch]]) -> Join:
-    limits = [(m.name, sources, m.initial) for m, touch in found if (sources := m.sources(touch.exact)) is not None]
-    kinds = {machine.name: kind for machine, touch in found if touch.exact and (kind := machine.kind(touch)) is not None}
-    return Join(
-        own,
-        key,
-        tuple(limits),
-        all(initial in sources for _, sources, initial in limits),
-        kinds,
-        {machine.name: machine.fresh for machine, _ in found if machine.name in kinds},
-    )
+class _Kept(NamedTuple):
+    """A tool's machines where all that they make of a call comes from one argument: what each touches is made once and kept.
 
+    `field` is None where it comes from none.
+    """
 
-class _Alike(NamedTuple):
-    """A tool's machines where all that they make of a call is its key: what each key touches is made once and kept."""
-
-    key: Template
+    field: str | None
     touched: Callable[[str], Touched]
 
 
-def _alike(watches: tuple[_Watch, ...]) -> _Alike | None:
-    if len({watch.made_from for watch in watches}) != 1 or any(w.certain is None or w.machine.speaks for w in watches):
+def _kept(watches: tuple[_Watch, ...], machines: MachineSet, tool: str) -> _Kept | None:
+    """Only scalars are kept, and by their text: whatever reads an argument reads that."""
+    reads = {name for watch in watches for name in watch.reads()}
+    if None in reads or len(reads) > 1:
         return None
-    first = watches[0].machine
-    normalize, plain = first.normalize, [Touch(watch.machine.name, "", watch.certain or ()) for watch in watches]
-    joins = _joins(plain, {watch.machine.name: watch.machine for watch in watches})
-
-    @lru_cache(maxsize=KEPT)
-    def touched(text: str) -> Touched:
-        key = normalize(text)
-        touches = Touches([Touch(touch.machine, key, touch.exact) for touch in plain])
-        touches.joins, touches.keys = tuple([join._replace(key=key) for join in joins]), (key,)
-        return Touched(touches, (), (key,), touches[0].machine if _is_oversize(key) else None)
-
-    return _Alike(first.key, touched)
+    field = next(iter(reads), None)
+    return _Kept(field, lru_cache(KEPT)(lambda text: machines.touched(watches, tool, {} if field is None else {field: text})))
 
 
-def _watch(machine: Machine, tool: str | None, as_written: bool) -> _Watch:
+def _watch(machine: Machine, tool: str | None) -> _Watch:
     folded = None if tool is None else tool.casefold()
     patterns = [(index, transition.on) for index, transition in enumerate(machine.transitions)]
     mine = tuple((i, on) for i, on in patterns if on.exact_tool is None or on.exact_tool.casefold() == folded)
-    certain = as_written and bool(mine) and all(tool == on.exact_tool is not None and not on.needs_args for _, on in mine)
-    made_from = (machine.key.text, machine.entry.key_normalizer)
-    return _Watch(machine, mine, tuple(index for index, _ in mine) if certain else None, made_from)
+    return _Watch(machine, mine, (machine.key.text, machine.entry.key_normalizer))
 
 
 def _touch(watch: _Watch, tool: str, args: Mapping[str, Any], seen: _Seen) -> Touch | Finding | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from core.order.harness import R1, R2, Thread, machine, said, step
 from gated.core.order.machines import Machine
 from gated.core.order.state import OrderState
+from gated.core.order.touching import MachineSet
 from gated.core.state import ThreadState, dump, load
 from gated.events import CallId, Finding, RunId, ThreadId
 
@@ -137,6 +138,28 @@ def test_a_batch_gets_nothing_that_its_calls_one_by_one_might_not(one: Machine, 
             status, content = data.draw(OUTCOMES)
             alone.end(call, status, content, run=run)  # type: ignore[arg-type]
         assert alone.gate(tool) == ()
+
+
+# --- what is kept of an argument ---------------------------------------------------------------------------------------
+
+SCALARS = st.sampled_from(["", "a", "A", "7", "null", "true", "1.5", "../a", 7, 1.5, True, None])
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.dictionaries(st.sampled_from(["x", "A"]), SCALARS, max_size=2))
+WATCHING = [
+    machine("named", key="{f}", strict=True, transitions=[step('T(f ~ "a")', "s", "t"), step('T(f !~ "7")', "s", "u")]),
+    machine("warns", key="{f}", key_normalizer="path", transitions=[step('T(f = "a")', "t", "t", on_violation="warn")]),
+    machine("says", transitions=[step("T", "*", "t", emit={"content": "<{f}>"})]),
+    machine("lacks", key="{f.x}", on_missing_key="ask", transitions=[step("T", "*", "t")]),
+]
+
+
+@given(st.lists(VALUES, max_size=8))
+def test_what_is_kept_of_an_argument_is_what_its_calls_touch(values: list[Any]) -> None:
+    kept = MachineSet(WATCHING)
+    for value in values:
+        for args in ({"f": value, "g": 1}, {"g": value}):
+            watches = kept._by_name["T"]
+            assert kept.touches("T", args) == kept.touched(watches, "T", args)
+            assert kept._kept.keys() == {"T"}
 
 
 # --- the state -------------------------------------------------------------------------------------------------------
