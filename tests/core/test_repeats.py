@@ -7,6 +7,7 @@ from gated.core.policy import Policy, load_text
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Repeat
 from gated.events import (
+    AbortRequested,
     AgentId,
     CallDecided,
     CallId,
@@ -105,3 +106,18 @@ def test_nobody_recalls_what_is_not_theirs_or_not_there(by: str, run: str, calle
     (refused,) = made.decisions
     assert isinstance(refused, CallRefused)
     assert (refused.code, refused.call, made.replies) == (code, called, ())
+
+
+def test_what_a_run_leaves_of_its_own_takes_no_room_whatever_its_policy_is_by_then() -> None:
+    old, new = policy_of(MACHINE.replace("{name: m,", "{name: m, scope: run,")), policy_of()
+    registry = Registry(old, {old.digest: old, new.digest: new})
+    state = ThreadState(ThreadId("t"))
+    for said in (call("Confirm", 1), OutcomeReported(BY, CallId("c1"), "success"), call("Delete", 2)):
+        state, _ = say(registry, state, said)
+    assert state.order.size == 1
+    state, _ = say(registry, state, PolicyBound(Sender("operator", "o"), new.digest))
+    state, _ = say(registry, state, AbortRequested(BY, "enough"))
+    assert state.order.size == 0
+    state, _ = say(registry, state, OutcomeReported(BY, CallId("c2"), "success"))
+    assert (state.order.size, state.order.view(RUN)) == (0, {"m": {"7": "gone"}})
+    assert len(state.order.instances) == 0
