@@ -305,7 +305,10 @@ class _Apart(ThreadState, frozen=True, gc=False):
 
     def joined(self) -> ThreadState:
         given = {name: getattr(self, name) for name in ThreadState.__struct_fields__}
-        return ThreadState(**{**given, "order": self.order.joined(self._place, self._has_ended)})
+        try:
+            return ThreadState(**{**given, "order": self.order.joined(self._place, self._has_ended)})
+        except KeyError as error:  # a call in flight that no run has
+            raise msgspec.ValidationError(f"no state of a thread: {error}") from error
 
     def _place(self, run: RunId, call: CallId) -> tuple[int, int]:
         entry = self.runs[run].in_flight[call]
