@@ -107,6 +107,7 @@ def test_the_unit_says_what_systemd_knows_and_exposes_little() -> None:
 def test_the_image_is_not_root_and_starts_what_gated_takes() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert re.search(r"^USER 10001$", text, re.MULTILINE)
+    assert not re.search(r"^VOLUME", text, re.MULTILINE)  # each container would leave one without a name behind
     command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert command is not None
     check_serve(yaml.safe_load(command[1]))
@@ -119,6 +120,9 @@ def test_the_image_is_built_from_all_that_a_wheel_is_made_of() -> None:
     wheel = built["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {"pyproject.toml", built["project"]["readme"], "gated", *wheel["force-include"]} <= copied
     assert all((ROOT / name).exists() for name in copied)
+    sent = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text().split()
+    assert sent[0] == "*"  # no secret and no .venv goes to the engine
+    assert {name.removeprefix("!") for name in sent if name.startswith("!")} == copied
 
 
 def test_the_compose_file_gives_nobody_more_than_it_needs() -> None:

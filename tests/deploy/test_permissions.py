@@ -55,16 +55,17 @@ def secret(role: UserRole, name: str) -> str:
 # --- the server ----------------------------------------------------------------------------------------------------------
 
 
-def certificate(folder: Path) -> ssl.SSLContext:
-    """Writes a certificate for 127.0.0.1 and its key; gives a client's side that trusts only it."""
+def certificate(folder: Path, *hosts: str) -> ssl.SSLContext:
+    """Writes a certificate for 127.0.0.1 and hosts, and its key; gives a client's side that trusts only it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gated test")])
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([loopback, *map(x509.DNSName, hosts)]), critical=False)
         .sign(key, hashes.SHA256())
     )
     pem, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
