@@ -55,9 +55,11 @@ log_app = group("Look into a log, take it out, put it in.", "gated log ls")
 app.add_typer(log_app, name="log")
 register(log_app)
 
+MOST = 10**9  # records that are asked for at once
 MAX_TIME = 2**62  # µs, later than any record
 Target = Annotated[str | None, typer.Argument(help="The file to write.", metavar="FILE", show_default=False)]
 Out = Annotated[str | None, typer.Argument(help="The file to write; `-`: standard output.", metavar="FILE", show_default=False)]
+MAX_POSITION = 2**62
 SHOWN = 5  # records that are not replayable, in the text for people
 
 
@@ -135,7 +137,7 @@ def ls(
     decision: Decided = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many records, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="At most so many records, the newest.")] = 50,
     json_: Json = False,
 ) -> None:
     """The records of a log, a line for each decision."""
@@ -172,7 +174,7 @@ def show(
     log, word = log_and("a position (`gated log ls` shows them)", log_, position_, data)
     if not word.isdecimal():
         fail(f"`{word}` is no position in a log: it is a number, as `gated log ls` shows them")
-    position = int(word)
+    position = min(int(word), MAX_POSITION)
 
     async def work() -> Record | None:
         async with open_log(log) as opened:
@@ -182,7 +184,7 @@ def show(
 
     record = run_async(work)
     if record is None:
-        fail(f"the log has no record at position {position}", NO)
+        fail(f"the log has no record at position {word}", NO)
     body = json.loads(encode(_revealed(unseal(record), log, keys)) if reveal else record.body)
     whole = {**body, "hash": record.hash}
     if json_:
@@ -207,7 +209,7 @@ def _revealed(body: Body, log: str, keys: Path | None) -> Body:
 def tail(
     log_: LogPath = None,
     data: Folder = None,
-    lines: Annotated[int, typer.Option("-n", help="Records to begin with.")] = 10,
+    lines: Annotated[int, typer.Option("-n", min=0, max=MOST, help="Records to begin with.")] = 10,
     run: Run = None,
     agent: Agent = None,
     tool: Tool = None,

@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from gated import strict_json
 from gated.cli.barriers import barriers
 from gated.cli.check import check
 from gated.cli.diff import diff
@@ -100,7 +101,7 @@ def match(
 ) -> None:
     """Does a pattern match a call, and which part of it does not? Exit status 0: it matches; 1: it does not."""
     try:
-        compiled, given = compile_pattern(pattern), json.loads(args)
+        compiled, given = compile_pattern(pattern), strict_json.parse(args.encode())
         if not isinstance(given, dict):
             raise ValueError("the arguments must be one JSON object")
     except PatternError as error:

@@ -145,7 +145,7 @@ def erase_(
     The chain still verifies; the erasure is an event in every run that held data of the subject. Calls that wait for people with
     arguments under the key are denied. Copies of the folder of keys are yours to erase. Exit status 1: nothing of it is kept.
     """
-    log = log_ or log_of(None, data)
+    log = log_of(log_, data if log_ is None else None)
     wish = _subject(subject, thread, label)
     checked_id(name, "operator")
     folder = folder_of(log, keys)

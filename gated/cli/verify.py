@@ -142,7 +142,10 @@ def _keys(log: str, files: Sequence[Path]) -> list[Key]:
     found: list[Key] = []
     for file in [*files, *verifier_keys(Path(log))]:
         try:
-            found += [parse_key(line) for line in file.read_text().splitlines() if line.strip()]
+            said = [parse_key(line) for line in file.read_text().splitlines() if line.strip()]
+            if not said:
+                raise CheckpointError("no key stands in it")
+            found += said
         except (OSError, UnicodeDecodeError, CheckpointError) as error:
             fail(f"cannot read the key `{file}`: {error}")
     return found

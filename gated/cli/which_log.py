@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from gated.cli.output import fail
 from gated.ingress import is_id
+from gated.shell.log.open import SCHEMES
 
 GATE: Final = Path(".gated")  # where `gated up` keeps its log
 WHAT: Final = "A log: a SQLite file, a .jsonl export, or `nats:` for a cluster's. Default: the log of the gate in --data."
@@ -36,11 +37,24 @@ def log_of(given: str | None, data: Path | None) -> str:
     if given is not None:
         if data is not None:
             fail(f"`{given}` is a log, and --data names the folder of another: say one of them")
+        if not given.startswith(SCHEMES):
+            _exists(given)
         return given
     path = (data or GATE) / "log.db"
     if not path.is_file():
         fail(f"there is no log at `{path}`: name a log, or with --data the folder of a gate")
     return str(path)
+
+
+def _exists(path: str) -> None:
+    """Ends the command where there is no such file, or can be none of that name."""
+    try:
+        if path and Path(path).exists():
+            return
+        why = ""
+    except (OSError, ValueError) as error:
+        why = f": {error.strerror if isinstance(error, OSError) else error}"
+    fail(f"there is no log at `{path}`{why}")
 
 
 def log_and(what: str, first: str | None, second: str | None, data: Path | None, *, file: bool = False) -> tuple[str, str]:

@@ -40,3 +40,52 @@ def test_json_of_what_writes(tmp_path: Path) -> None:
     one, pretty = gated("log", "show", log, "1", "--json")[1], gated("log", "show", log, "1")[1]
     assert one.count("\n") == 1
     assert json.loads(one) == json.loads(pretty)
+
+
+def commands(log: str) -> list[tuple[str, ...]]:
+    return [
+        *[(name, log) for name in ("replay", "verify", "stats")],
+        *[("runs", "ls", log), ("runs", "show", log, "r"), ("log", "ls", log), ("log", "show", log, "1")],
+        *[
+            ("log", "export", log, "out.jsonl"),
+            ("log", "archive", log, "old.jsonl"),
+            ("log", "erase", log, "--thread", "t", "--yes"),
+        ],
+        *[("what-if", log, "--policy", "p.yaml"), ("policy", "suggest", "--log", log)],
+    ]
+
+
+@pytest.mark.parametrize("log", ["nope.db", "nope.jsonl", "", "a\0b", "é" * 300], ids=ascii)
+def test_a_log_that_is_not_there_is_not_made(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.yaml").write_text("version: 1\nagents: {a: {allowed_tools: [T]}}\n")
+    for command in commands(log):
+        status, said, error = gated(*command)
+        assert (status, said) == (2, ""), command
+        assert error.startswith("error: there is no log at"), command
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.yaml"]
+
+
+@pytest.mark.parametrize("position", ["0", "21", "9" * 40])
+def test_a_position_that_no_record_has(position: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.db"
+    assert gated("log", "import", LOG, log)[0] == 0
+    for one in (LOG, log):
+        status, said, error = gated("log", "show", one, position)
+        assert (status, said, error) == (1, "", f"error: the log has no record at position {position}\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("log", "ls", LOG, "--limit", "9" * 30), ("log", "tail", LOG, "-n", "-1"), ("verify", LOG, "--key", "empty")],
+    ids=["limit", "lines", "key"],
+)
+def test_what_cannot_be_asked_for(command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("\n")
+    assert gated(*command)[0] == 2
+
+
+def test_arguments_of_a_match_are_what_the_bus_would_take() -> None:
+    for text in ('{"a": NaN}', '{"a": 1, "a": 2}', "[1]", "{"):
+        assert gated("policy", "match", "T", "--tool", "T", "--args", text)[0] == 2

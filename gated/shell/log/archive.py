@@ -54,6 +54,8 @@ async def archive(path: Path, target: Path, before: int, sealing: Sealing | None
     """
     if await anyio.Path(target).exists():
         raise LogUnavailable(f"`{target}` exists: an archive is never overwritten")
+    if not await anyio.Path(path).is_file():
+        raise LogUnavailable(f"there is no log at `{path}`")
     log = await open_for_writing(path, sealing)
     try:
         await log.seal()

@@ -36,7 +36,7 @@ class JsonlLog:
                 yield record
 
     async def read_all(self, after: int = 0) -> AsyncIterator[Positioned]:
-        for position, record in enumerate(self._records[after:], after + 1):
+        for position, record in enumerate(self._records[max(after, 0) :], max(after, 0) + 1):
             yield Positioned(position, record)
 
     async def tail(self, after: int) -> AsyncIterator[Positioned]:
