@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.agents import Agents, Asked
+from benchmarks.chaos.agents import Agents, Asked, Openers
 from benchmarks.chaos.machines import Cluster, Node
 from benchmarks.chaos.verifier import Found, verify
 from gated.shell.nats_client import SturdyClient
@@ -36,9 +36,14 @@ agents:
     allowed_tools: [count, look]
     forbidden_tools: [look]
     resource_budget: {max_calls: 5}
+  opener:
+    checks: [privilege]
+    allowed_tools: [open]
+    runs: {max_open: 3}
 """
 LIMITS = {"send_email": 2, "count": 5, "look": 0}
 TOOLS = {"mailer": ["send_email", "search"], "counter": ["count", "count", "look"]}
+MAX_OPEN = {"opener": 3}
 LOOPS = 8  # threads at a time, of each agent
 QUIET = 5.0  # seconds at the end without faults
 PATIENCE = 90.0  # seconds for what is open then
@@ -118,28 +123,31 @@ async def chaos(seconds: float, seed: int, replicas: int, folder: Path) -> dict[
         await asyncio.to_thread(cluster.start)
         await _working(cluster)
         agents = [Agents(name, tools, seed * 1000 + n) for n, (name, tools) in enumerate(TOOLS.items())]
-        for each in agents:
+        openers = Openers("opener", ["open"], seed * 1000 + len(agents))
+        everyone = [*agents, openers]
+        for each in everyone:
             await each.connect(cluster.url, cluster.passwords[f"agent:{each.name}"])
         until, faults = time.monotonic() + seconds, Faults(cluster, seed)
-        work = [asyncio.create_task(each.work(until)) for each in agents for _ in range(LOOPS)]
+        work = [asyncio.create_task(each.work(until)) for each in everyone for _ in range(LOOPS)]
         await faults.work(until - QUIET)
         cluster.heal()
         _, unfinished = await asyncio.wait(work, timeout=QUIET + PATIENCE)
         for task in unfinished:
             task.cancel()
+        unopened = await openers.fill(MAX_OPEN["opener"], PATIENCE)
         asked = {call: one for each in agents for call, one in each.asked.items()}
         client = SturdyClient()
         await client.connect(
             cluster.url.split(","), user="daemon", password=cluster.passwords["daemon"], inbox_prefix=inbox_prefix("daemon", "")
         )
-        found = await verify(client, asked, LIMITS)
+        found = await verify(client, asked, LIMITS, MAX_OPEN)
         await client.close()
         slowest = max((one.answered - one.at for one in asked.values() if one.answered), default=0.0)
         _write_story(folder / "story.txt", faults, asked)
-        published = sum(each.publications for each in agents)
-        for each in agents:
+        published = sum(each.publications for each in everyone)
+        for each in everyone:
             await each.client.close()
-        return _told(found, slowest, published, faults, cluster, len(unfinished))
+        return _told(found, slowest, published, faults, cluster, len(unfinished) + unopened)
     finally:
         await asyncio.to_thread(cluster.end)
 

@@ -115,3 +115,33 @@ class Agents:
                 return
             except TimeoutError:
                 await self._say(thread, self._intent(call), f"{call}-{attempt}")
+
+
+class Openers(Agents):
+    """Agents of a name that may have only so many runs open: each opens one as soon as it may, and ends it."""
+
+    async def _thread(self, thread: str, until: float) -> None:
+        if await self._open(thread, until + 60):
+            await asyncio.sleep(self._draw.uniform(0.0, 0.3))
+            await self._finish(thread)
+
+    async def _open(self, thread: str, until: float) -> bool:
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            call = f"{thread}-c{number}"
+            self.asked[call] = Asked(thread, self._tools[0], time.monotonic())
+            await self._say(thread, self._intent(call), f"{call}-0")
+            await self._answer_to(thread, call)
+            if self.asked[call].verdicts[-1].decision == "allow":
+                return True
+            await asyncio.sleep(self._draw.uniform(0.05, 0.2))
+        return False
+
+    async def _finish(self, thread: str) -> None:
+        await self._say(thread, wire.RunFinish(), f"{thread}-end")
+
+    async def fill(self, count: int, seconds: float) -> int:
+        """Open so many runs at once, as nobody else does: how many of them could not be."""
+        until = time.monotonic() + seconds
+        return [await self._open(f"{self.name}-last-{n}", until) for n in range(count)].count(False)

@@ -20,6 +20,7 @@ USERS: list[tuple[UserRole, str]] = [
     ("daemon", ""),
     ("agent", "mailer"),
     ("agent", "counter"),
+    ("agent", "opener"),
     ("agent", "payer"),
     ("approver", "bob"),
 ]

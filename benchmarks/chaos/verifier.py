@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.chaos.agents import Asked
 from gated.core.chain import ChainChecker
 from gated.core.replay import Replayer
-from gated.events import Body, CallDecided, unseal
+from gated.events import Body, CallDecided, RunEnded, RunOpened, unseal
 from gated.shell.log import jetstream
 from gated.shell.log.jetstream_api import JetStreamApi, open_api
 from gated.shell.log.jetstream_reader import JetStreamReader
@@ -30,7 +30,7 @@ class Found:
     lost: int = 0  # calls without a verdict, or without a decision in the log
     duplicate: int = 0  # calls that were decided more than once
     out_of_order: int = 0  # calls not decided by the first input that asked for them, or inputs that overtook one another
-    over_admitted: int = 0  # calls allowed beyond what the policy's barriers and budgets let a thread have
+    over_admitted: int = 0  # calls allowed beyond what barriers and budgets let a thread have; runs open beyond `max_open`
     contradicted: int = 0  # verdicts that were heard and are not the log's
     damaged: int = 0  # records that break a chain, or come out differently when they are decided again
     records: int = 0
@@ -42,13 +42,16 @@ class Found:
             self.examples.append(f"{kind}: {what}")
 
 
-async def verify(client: SturdyClient, asked: Mapping[str, Asked], limits: Mapping[str, int]) -> Found:
-    """`limits`: by tool, how many calls of it a thread may ever have allowed."""
+async def verify(
+    client: SturdyClient, asked: Mapping[str, Asked], limits: Mapping[str, int], max_open: Mapping[str, int]
+) -> Found:
+    """`limits`: by tool, how many calls of it a thread may ever have allowed. `max_open`: of an agent, its runs at once."""
     log = await jetstream.open_for_reading(client)
     found = Found(intents=len(asked))
     bodies = await _records(log, found)
     inputs = await _inputs(await open_api(client), log.names.inputs)
     await log.close()
+    check_open(found, bodies, max_open)
     return check(found, bodies, asked, limits, inputs)
 
 
@@ -110,6 +113,21 @@ def _check_limits(found: Found, decided: Mapping[str, list[tuple[Body, CallDecid
     for (thread, tool), count in admitted.items():
         for _ in range(count - limits.get(tool, count)):
             found.wrong("over_admitted", f"{thread}: {count} calls of {tool}")
+
+
+def check_open(found: Found, bodies: list[Body], max_open: Mapping[str, int]) -> None:
+    """The runs that are open at once, in the order of the log."""
+    whose: dict[tuple[str, str], str] = {}
+    count: Counter[str] = Counter()
+    for body in bodies:
+        for decision in body.decisions:
+            if isinstance(decision, RunOpened):
+                agent = whose[body.thread, body.run] = decision.agent
+                count[agent] += 1
+                if count[agent] > max_open.get(agent, count[agent]):
+                    found.wrong("over_admitted", f"{body.thread}: {agent} has {count[agent]} runs open")
+            elif isinstance(decision, RunEnded):
+                count[whose[body.thread, body.run]] -= 1
 
 
 def _check_order(

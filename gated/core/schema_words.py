@@ -50,7 +50,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "RunsEntry": {
         "opened_by": "`operator`: a run exists once an operator has opened it, so that an agent cannot start its budgets afresh.",
-        "max_open": "How many runs of the agent may be open in one thread.",
+        "max_open": "How many runs of the agent may be open at once, over all threads.",
     },
     "DataScope": {
         "allowed_databases": "Databases whose tables may be named.",

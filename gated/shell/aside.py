@@ -1,4 +1,5 @@
-"""What is set aside while something is fetched for it: where links lead, what detectors say, the state of a long thread.
+"""What is set aside while something is fetched for it: where links lead, what detectors say, the state of a long thread, a place
+for a run.
 
 INVARIANT: a thread's inputs go on in the order in which they came (`Held`), and other threads go on meanwhile.
 """
@@ -16,9 +17,11 @@ from gated.core.decide import Step
 from gated.core.links import with_links
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
+from gated.core.state import ThreadState
 from gated.core.turn import Unfollowed, Unscored
 from gated.shell.held import Held
 from gated.shell.paths import links_of
+from gated.shell.places import Places
 from gated.shell.said import Said
 from gated.shell.scoring import About, Scorer, unanswered
 
@@ -40,6 +43,15 @@ class Aside(Held[Said]):
             self.tasks.start_soon(self._follow, said, made.unfollowed)
             return True
         return bool(made.unscored) and self._ask(said, made, bound)
+
+    def find_place(self, said: Said, state: ThreadState, places: Places) -> None:
+        """Hold an input back until its agent's open runs in the whole cluster are known, and its own has a place."""
+        assert self.tasks is not None
+        self.hold(said.thread)
+        self.tasks.start_soon(self._find_place, said, state, places)
+
+    async def _find_place(self, said: Said, state: ThreadState, places: Places) -> None:
+        self._go_on(await places.told(state, said))
 
     def until(self, said: Said, done: Callable[[], Awaitable[object]]) -> None:
         """Hold an input back until something was done."""

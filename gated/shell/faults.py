@@ -12,12 +12,13 @@ from typing import Final, Literal
 Point = Literal["received", "decided", "appended", "published", "acknowledged"]  # of an input's way through a daemon
 OfArchiving = Literal["archived", "copied", "cut", "replaced"]
 OfErasing = Literal["condemned", "destroyed"]
+OfPlaces = Literal["placed", "given_back"]
 
 _WANTED, _, _TIMES = os.environ.get("GATED_FAULT", "").partition(":")
 _passed: Final[list[str]] = []
 
 
-def point(name: Point | OfArchiving | OfErasing) -> None:
+def point(name: Point | OfArchiving | OfErasing | OfPlaces) -> None:
     """Pass a fault point."""
     if name == _WANTED:
         _passed.append(name)

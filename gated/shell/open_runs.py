@@ -60,7 +60,7 @@ async def _read(log: ReadableLog) -> Held:
     held: Held = {}
     async for _, record in log.read_all():
         if any(mark in record.body for mark in MARKS):
-            for decision in _decisions(record):
+            for decision in decisions_of(record):
                 if isinstance(decision, RunOpened):
                     held[record.thread, record.run] = decision.agent
                 elif isinstance(decision, RunEnded):
@@ -68,7 +68,7 @@ async def _read(log: ReadableLog) -> Held:
     return held
 
 
-def _decisions(record: Record) -> tuple[Decision, ...]:
+def decisions_of(record: Record) -> tuple[Decision, ...]:
     """None of a record that cannot be read: nothing is decided on its thread."""
     try:
         return unseal(record).decisions

@@ -32,6 +32,7 @@ from gated.shell.log.jetstream_reader import Head
 from gated.shell.log.jetstream_streams import GROUP
 from gated.shell.passed_bus import PassedBus
 from gated.shell.place import Host, Place
+from gated.shell.places import Places
 from gated.shell.runs import Runs
 from gated.shell.said import TIMER, Health, Outlet, Said
 from gated.shell.stand_by import Claim, StandBy, first_of, quietly, unwanted, wake_up
@@ -124,6 +125,8 @@ class Partition:
                     await event_log.succeed(self.number, claim.left.lease)
                     await self._adopt(runs.threads, event_log, claim.left.threads)
                 log.info("partition taken over", partition=self.number, lease=event_log.epoch, given=claim.left is not None)
+                runs.places = Places(event_log, self.number, place.ledgers, runs.threads, await event_log.agents_counted())
+                tasks.start_soon(runs.places.work)
                 over = anyio.Event()
                 tasks.start_soon(_until_over, runs, over)
                 self._end_turn()
@@ -167,6 +170,8 @@ class Partition:
             await over.wait()
             if not runs.drained.is_set():  # it failed, and this session with it
                 return
+            if runs.places is not None:
+                await runs.places.given_back(RELEASE_SECONDS)
             if heir:
                 left = Legacy(pin, event_log.epoch, bus.next, tuple(Told(*one) for one in runs.threads.newest(CARRIED)))
                 await quietly(lambda: self.place.client.publish(heir, msgspec.msgpack.encode(left)))

@@ -10,6 +10,7 @@ import anyio
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.shell.keyring import Keyring
+from gated.shell.ledger import Ledgers
 from gated.shell.log.jetstream_api import JetStreamApi
 from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_streams import Shape
@@ -33,6 +34,7 @@ class Place(NamedTuple):
     scorer: Scorer
     signer: VerdictSigner | None
     keyring: Keyring | None
+    ledgers: Ledgers
 
     def consumer(self, partition: int) -> str:
         """The consumer of a partition, as the server's API names it."""

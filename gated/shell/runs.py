@@ -51,6 +51,7 @@ from gated.shell.mailbox import CROWDED, Mailbox
 from gated.shell.open_runs import OpenRunsWhenAsked, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.persisting import RETRY, Persisting
+from gated.shell.places import Places
 from gated.shell.said import Batch, Health, Outlet, Said, Settled, joined
 from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
@@ -107,6 +108,7 @@ class Runs:
         self._embedded_for: Mapping[str, Policy] = {}  # the policies that the newest inputs have embeddings for
         self._draining = False
         self._open_runs = OpenRunsWhenAsked(event_log, self.threads.states)
+        self.places: Places | None = None  # what counts open runs instead, in a cluster
         self.drained = anyio.Event()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Runs:
         state, registry, observation = self.threads.states.get(said.thread), self.threads.registry, said.observation
         if state is None or self._aside or registry.known is not self._embedded_for or type(observation) in FETCHED_FOR:
             return False
-        if said.run not in state.runs.open and asks_of_open_runs(registry, state, said.run, observation):
+        if self.places is None and said.run not in state.runs.open and asks_of_open_runs(registry, state, said.run, observation):
             return False
         made = self.subjects.keyed_at_once(self._decide, registry, state, said.run, observation, said.at, said.position)
         if made is not None and (item := self._settled(said, state, registry, *made)) is not None:
@@ -247,7 +249,7 @@ class Runs:
             observation = await self.threads.with_policy(observation)
         elif type(observation) is ErasureRequested and not handled:
             observation = await self.subjects.erased(self.registry, state.runs.get(said.run), observation)
-        elif asks_of_open_runs(self.registry, state, said.run, observation):
+        elif self.places is None and asks_of_open_runs(self.registry, state, said.run, observation):
             observation = await self._open_runs.told(state, observation)
         said = said if observation is said.observation else replace(said, observation=observation)
         this = (registry := self.registry), state, said.run, observation, said.at, said.position
@@ -269,8 +271,15 @@ class Runs:
         if (made.unfollowed or made.unscored) and self._aside.set_aside(said, made, registry.known[policy]):
             self.threads.keep(state)
             return None
+        if self.places is not None and self.places.needed(registry, state, said, run):
+            self._aside.find_place(said, state, self.places)
+            self.threads.keep(state)
+            return None
         self.threads.keep(made.state)
-        self._open_runs.follow(state, made.state)
+        if self.places is None:
+            self._open_runs.follow(state, made.state)
+        else:
+            self.places.follow(state, made.state, said)
         dues = due_times(made.decisions)
         if type(said.observation) is DeadlineReached and run is not None:
             self.timers.woke(said.thread, said.run)
@@ -287,8 +296,11 @@ class Runs:
     async def _commit_all(self, decided: Handover[Batch], durable: Handover[list[Settled]]) -> None:
         while batches := await decided.take_all():
             batch, dues = joined(batches)
-            await self._persisting.append([item.record for item in batch if item.record is not None], dues)
+            records = [item.record for item in batch if item.record is not None]
+            await self._persisting.append(records, dues)
             faults.point("appended")
+            if self.places is not None:
+                self.places.stored(records)
             if decided.waits or not durable.idle:
                 await durable.put(batch)
             else:  # nothing to do meanwhile: no other task need be woken
@@ -302,6 +314,8 @@ class Runs:
 
     async def _answer(self, batch: list[Settled]) -> None:
         answering = self.answering
+        if self.places is not None:
+            await self.places.given_back()  # so that who is told that a run ended may open the next
         for item in batch:
             if not answering.answered(item):
                 await self._persisting.do(answering.answer, item)

@@ -29,6 +29,7 @@ class Said(Struct, frozen=True, gc=False):
     message_id: str | None
     asked: int = 0  # how often detectors were asked about it
     looked: bool = False  # on the disk, for where its paths lead
+    place: bool | None = None  # for the run that it opens, where these are counted in a cluster; none was asked for yet
 
 
 class Settled(Struct, frozen=True, gc=False):

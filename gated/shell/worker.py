@@ -26,6 +26,7 @@ from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.shell import api as questions
 from gated.shell import bus
+from gated.shell.audits import Audits
 from gated.shell.background import background_tasks
 from gated.shell.cluster_status import status_of
 from gated.shell.custody import publish_copies
@@ -33,12 +34,14 @@ from gated.shell.daemon import Settings
 from gated.shell.detectors.judge import judge_of
 from gated.shell.erasing import Subjects
 from gated.shell.keys import VAULT_BYTES
+from gated.shell.ledger import Ledgers
 from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import open_api
+from gated.shell.log.jetstream_messages import Messages
 from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_reader import JetStreamReader
-from gated.shell.log.jetstream_streams import SetupError, ensure_streams
+from gated.shell.log.jetstream_streams import ensure_streams
 from gated.shell.log.sealing import Sealing
 from gated.shell.membership import BEAT, Beat, Members, WorkerState, new_name, share
 from gated.shell.metrics import Gauges
@@ -76,6 +79,7 @@ class Worker:
         self.writer = JetStreamLog(place.api, place.names, place.shape, place.worker)
         self.telemetry = self.view.telemetry  # one for all partitions that are here
         self._policy = policy
+        self.audits = Audits(place.ledgers, self.view.threads, self.policy)
         self.reload_failed = ""  # why the policy file was not taken, here
         self._shares: set[int] = set()
         self._reckoned: tuple[WorkerState, frozenset[str]] | None = None  # what the shares were worked out for
@@ -222,7 +226,6 @@ class Worker:
         """Read the policy again; a broken one changes nothing. True where another policy holds now."""
         try:
             policy = await anyio.to_thread.run_sync(read_policy, self.settings.policy)
-            check_policy(policy)
             await anyio.to_thread.run_sync(self.place.scorer.need, policy.semantic)
             await self.put_policy(policy)
         except GatedError as error:
@@ -235,6 +238,9 @@ class Worker:
         self._policy = policy
         for runs in [self.view, *(p.runs for p in self.partitions if p.runs is not None)]:
             runs.threads.bind(policy)
+            if runs.places is not None:
+                runs.places.look_again()
+        self.audits.want()
         log.info("policy reloaded: new runs are bound to it", policy=policy.digest)
         return True
 
@@ -282,16 +288,6 @@ class Worker:
         await message.respond(json.dumps({"worker": self.place.worker, "released": len(had), "left": len(self.owned)}).encode())
 
 
-def check_policy(policy: Policy) -> None:
-    """Raises `SetupError` for a policy whose limits no single worker can count."""
-    named = sorted(name for name, profile in policy.agents.items() if profile.max_open is not None)
-    if named:
-        raise SetupError(
-            f"the policy limits the open runs of {', '.join(named)} (`runs: max_open`): a worker of a cluster sees only the runs "
-            "of its own partitions; leave the limit out, or let one daemon decide with `--log FILE`"
-        )
-
-
 async def _nowhere(*_: Any) -> bool:
     """The view says nothing and acknowledges nothing."""
     return True
@@ -322,7 +318,6 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
             if partition.bus is not None:
                 partition.bus.rewind()
 
-    check_policy(policy)
     name = name or new_name()
     client = await bus.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
     try:
@@ -332,12 +327,15 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         vault = Vault(secrets.token_bytes(VAULT_BYTES)) if custody is None else custody.vault
         scorer = Scorer(vault.key_for("fingerprints"), lambda entry: judge_of(entry, client, os.environ))
         scorer.need(policy.semantic)
-        own = (None, None) if custody is None else (custody.signer, custody.keyring)
-        place = Place(client, api, names, shape, name, settings.decide, vault, scorer, *own)
-        made = Worker(settings, place, policy, JetStreamReader(api, names, shape.partitions))
+        signer, keyring = (None, None) if custody is None else (custody.signer, custody.keyring)
+        reader = JetStreamReader(api, names, shape.partitions)
+        ledgers = Ledgers(reader, Messages(api, names, shape.partitions, shape.secret))
+        place = Place(client, api, names, shape, name, settings.decide, vault, scorer, signer, keyring, ledgers)
+        made = Worker(settings, place, policy, reader)
         holder.append(made)
         await _when_ready(lambda: made.writer.agree_on_key(vault.digest("the redaction key of a cluster")))
         await _when_ready(lambda: made.put_policy(policy))
+        await _when_ready(made.audits.look)
         await client.subscribe(made.subject("beat"), cb=made.hear)
         await client.subscribe(place.wishes, cb=made.hear_wish)
         await client.subscribe(made.subject("drain", name), cb=made.hear_drain)
@@ -346,6 +344,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
             service = await questions.serve(client, made.view, settings.prefix, cluster(made))
             tasks.start_soon(made.keep_beating)
             tasks.start_soon(made.find_tickets)
+            tasks.start_soon(made.audits.keep)
             if custody is not None:
                 publish_copies(custody, client)
                 tasks.start_soon(made.keep_sealed, custody.sealing)

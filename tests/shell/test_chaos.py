@@ -10,8 +10,23 @@ import msgspec
 import pytest
 
 from benchmarks.chaos.agents import Asked
-from benchmarks.chaos.verifier import Found, check
-from gated.events import GENESIS, Body, CallDecided, CallId, IntentsReceived, RunId, Sender, ThreadId, kind_of
+from benchmarks.chaos.verifier import Found, check, check_open
+from gated.events import (
+    GENESIS,
+    AgentId,
+    Body,
+    CallDecided,
+    CallId,
+    Decision,
+    IntentsReceived,
+    Phase,
+    RunEnded,
+    RunId,
+    RunOpened,
+    Sender,
+    ThreadId,
+    kind_of,
+)
 from gated.wire import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -85,3 +100,19 @@ def test_the_verifier_finds_what_is_wrong(bodies: list[Body], asked: dict[str, A
     found = check(Found(intents=len(asked)), bodies, asked, {"send_email": 2}, inputs)
     kinds = ("lost", "duplicate", "out_of_order", "over_admitted", "contradicted", "damaged")
     assert {kind: getattr(found, kind) for kind in kinds if getattr(found, kind)} == wrong
+
+
+def test_the_verifier_counts_the_runs_that_are_open_at_once() -> None:
+    opened, ended = RunOpened(AgentId("a"), "p"), RunEnded("complete", Phase.ANSWERING)
+    said = IntentsReceived(Sender("agent", "a"), ())
+
+    def over(*story: tuple[str, Decision]) -> int:
+        bodies = [
+            Body(1, ThreadId(thread), RunId(thread), n, n, kind_of(said), said, (decision,), "p", GENESIS)
+            for n, (thread, decision) in enumerate(story, 1)
+        ]
+        check_open(found := Found(), bodies, {"a": 2})
+        return found.over_admitted
+
+    assert over(("t", opened), ("u", opened), ("t", ended), ("v", opened)) == 0
+    assert over(("t", opened), ("u", opened), ("v", opened), ("t", ended)) == 1

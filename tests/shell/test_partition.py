@@ -53,7 +53,7 @@ class Wanting:
 async def test_an_input_that_comes_while_the_consumer_is_rewound_is_heard() -> None:
     """It was passed over, pinned to a worker that did not know it, and so on until the minute of its owner was over."""
     there = Server()
-    place = Place(there, there, Names(), *[None] * 7)  # type: ignore[arg-type]
+    place = Place(there, there, Names(), *[None] * 8)  # type: ignore[arg-type]
     with anyio.fail_after(PATIENCE):
         claim = await StandBy(0, place, cast(Host, Wanting())).wait()
     assert (claim, there.rewinds) == (Claim("p1"), 1)

@@ -22,7 +22,6 @@ from gated.events import CallDecided, Sender, unseal
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Settings
 from gated.shell.log import jetstream, jetstream_streams
-from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.log.jsonl import open_export
 from gated.shell.policies import load_stored, read_policy
 from gated.shell.worker import Worker, worker
@@ -240,11 +239,12 @@ async def test_open_tickets_are_listed_by_a_worker_that_came_later(tmp_path: Pat
 
 
 @contextmanager
-def process(bus: Bus, folder: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`gated serve --log nats:`, killed at the end where it still runs."""
+def process(bus: Bus, folder: Path, name: str, *options: str, fault: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """`gated serve --log nats:`, killed at the end where it still runs; `fault` kills it there (`GATED_FAULT`)."""
     command = [sys.executable, "-m", "gated", "serve", "--log", "nats:", "--policy", str(folder / "policy.yaml")]
     environment = {
         **os.environ,
+        "GATED_FAULT": fault,
         "GATED_NATS_URL": bus.url,
         "GATED_NATS_USER": "daemon",
         "GATED_NATS_PASSWORD": bus.passwords["daemon"],
@@ -313,14 +313,6 @@ async def test_a_cluster_that_cannot_start_says_why_once_and_ends(tmp_path: Path
         with process(bus, tmp_path, "w", "--workers", "2") as both:
             assert await anyio.to_thread.run_sync(both.wait, PATIENCE) == 2
     assert "policy.yaml" in (tmp_path / "w.out").read_text()
-
-
-async def test_a_limit_that_no_worker_can_count_is_refused(tmp_path: Path) -> None:
-    write_policy(tmp_path, POLICY.replace("    checks: [dcbf]\n", "    checks: [dcbf]\n    runs: {max_open: 3}\n"))
-    async with server(tmp_path) as (_, bus):
-        with pytest.raises(SetupError, match=r"limits the open runs of mailer \(`runs: max_open`\)"):
-            async with working(bus, tmp_path, "w1"):
-                pass
 
 
 async def test_a_worker_with_another_redaction_key_is_refused(tmp_path: Path) -> None:

@@ -53,11 +53,17 @@ class JetStreamLog(JetStreamReader):
         self._seal_at_end = True
         self._single = shape.replicas == 1
         self._doubtful = False
+        self._stored = 0  # the place of the last record that the server said is stored
         self._lock = asyncio.Lock()  # mostly it is free, which anyio's takes four times as long to find
 
     @property
     def epoch(self) -> int:
         return max(self.leases.held.values(), default=0)
+
+    @property
+    def reach(self) -> int:
+        """A place: of this writer's partitions, every record up to it was written before its lease or is known to be stored."""
+        return max(self._stored, self.epoch)
 
     async def take_over(self, partitions: Iterable[int]) -> None:
         """Become the one writer of partitions, whoever had them. Raises `LogUnavailable`."""
@@ -133,7 +139,7 @@ class JetStreamLog(JetStreamReader):
             await self._explain(error)
         except LogUnavailable as error:
             raise LogUnavailable(f"cannot write the log: {error.why}") from error
-        self._doubtful = False
+        self._doubtful, self._stored = False, max(places)
         last = -1
         for record, each in zip(records, made, strict=True):
             last += len(each)

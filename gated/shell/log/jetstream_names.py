@@ -67,6 +67,10 @@ class Names(NamedTuple):
     def snapshot(self, partition: int | str, thread: str, number: int | str) -> str:
         return f"{self.prefix}.snapshot.{partition}.{thread}.{number}"
 
+    def open_runs(self, agent: str) -> str:
+        """Where the open runs of an agent stand, by partition: among the snapshots, which the log can be without too."""
+        return self.snapshot("open", agent, 0)
+
     def timer(self, partition: int | str, thread: str, run: str) -> str:
         return f"{self.prefix}.timer.{partition}.{thread}.{run}"
 

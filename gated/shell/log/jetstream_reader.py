@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from gated.core.chain import COLUMNS, CheckpointNote
-from gated.events import Record, RunId, ThreadId
+from gated.events import AgentId, Record, RunId, ThreadId
 from gated.shell.log import LogDamaged, LogUnavailable, Positioned
 from gated.shell.log.jetstream_api import JetStreamApi, Stored, Truncated
 from gated.shell.log.jetstream_names import Names, partition_of
@@ -154,7 +154,7 @@ class JetStreamReader:
 
     async def _from(self, after: int) -> AsyncIterator[tuple[int, Positioned]]:
         """The records behind a position, each with its place."""
-        end = await self._end()
+        end = await self.end()
         place = await self._place_at(after, end)
         async for found in self._on(place, after, end):
             yield found
@@ -177,11 +177,39 @@ class JetStreamReader:
             if not batch:
                 await anyio.sleep(BEHIND)
 
+    async def between(self, after: int, until: int, partition: int) -> AsyncIterator[tuple[int, Record]]:
+        """The records of a partition behind a place and up to another, each with its place; without those that are damaged."""
+        subject, waits = self.names.record(partition, "*"), 0
+        while True:
+            batch = await self.api.get_batch(self.names.log, {"seq": after + 1, "batch": FETCH, "next_by_subj": subject})
+            for found in batch:
+                if found.place > until:
+                    return
+                after = found.place
+                try:
+                    record = await self._record(found)
+                except LogDamaged:
+                    continue
+                yield after, record
+            if not batch:  # a replica may be behind: the leader knows whether there are more
+                more = await self.api.next_from_leader(self.names.log, after + 1, subject)
+                if more is None or more > until:
+                    return
+                waits += 1
+                if waits > PATIENCE:
+                    raise LogUnavailable("cannot read the log: a replica stays behind")
+                await anyio.sleep(BEHIND)
+
+    async def agents_counted(self) -> set[AgentId]:
+        """The agents whose open runs were ever counted."""
+        found = await self._subjects(self.names.snapshots, self.names.open_runs("*"))
+        return {AgentId(subject.split(".")[-2]) for subject in found}
+
     def _is_record(self, subject: str) -> bool:
         return subject.startswith(f"{self.names.prefix}.log.")
 
     async def tail(self, after: int) -> AsyncIterator[Positioned]:
-        end = await self._end()
+        end = await self.end()
         place, position = await self._place_at(after, end), after
         while True:
             async for at, found in self._on(place, position, end):
@@ -189,9 +217,9 @@ class JetStreamReader:
                 yield found
             place = max(place, end + 1)
             await anyio.sleep(POLL)
-            end = await self._end()
+            end = await self.end()
 
-    async def _end(self) -> int:
+    async def end(self) -> int:
         """The last place of the stream, by its leader."""
         self._check_open()
         return int((await self.api.ask(f"STREAM.INFO.{self.names.log}"))["state"]["last_seq"])
