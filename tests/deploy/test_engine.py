@@ -1,6 +1,6 @@
-"""The image and the compose file in an engine, as an operator runs them: Docker with Compose, or Podman with podman-compose.
+"""The image and the compose file in Docker with Compose, as an operator runs them.
 
-Needs an engine and the base images that the two files name (stored there, or to be pulled); elsewhere it is skipped, and says
+Needs Docker and the base images that the two files name (stored there, or to be pulled); elsewhere it is skipped, and says
 that nothing was run.
 """
 
@@ -21,7 +21,7 @@ from patience import blocking_until
 
 DEPLOY = NATS.parent
 ROOT = DEPLOY.parent
-FACES = (("docker", ("docker", "compose")), ("podman", ("podman-compose",)))
+FACES = (("docker", ("docker", "compose")),)
 AGENT = """
 import ssl, sys, anyio
 from gated.client.gate import connect
@@ -90,7 +90,7 @@ def _found() -> tuple[str, tuple[str, ...]]:
     for name, compose in FACES:
         if _answers(name, "info") and _answers(*compose, "version"):
             return name, compose
-    pytest.skip("NOT RUN: the image and the compose file. No Docker with Compose and no Podman with podman-compose is here")
+    pytest.skip("NOT RUN: the image and the compose file. No Docker with Compose is here")
 
 
 def _want_bases(name: str) -> None:
