@@ -122,7 +122,10 @@ def full(machines: MachineSet, order: OrderState, run: RunId, touched: Touched, 
         return f"the key of an instance of state machine `{touched.oversize}` is longer than {MAX_KEY_BYTES} bytes"
     if order.size + len(touches) <= limit:
         return None
-    fresh = sum(order.at(run if machines.by_name[t.machine].own else THREAD, t.key, t.machine) is None for t in touches)
+    fresh = 0
+    for touch in touches:
+        owner = run if machines.by_name[touch.machine].own else THREAD
+        fresh += order.at(owner, touch.key, touch.machine) is None
     return None if order.size + fresh <= limit else f"the thread has {order.size} machine instances, {limit} may be"
 
 

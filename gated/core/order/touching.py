@@ -5,7 +5,7 @@ Machines are found by the name of the tool, so those that do not watch it cost a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -58,7 +58,8 @@ class Touched(Struct, frozen=True, gc=False):
 
 
 NOTHING_TOUCHED: Final = Touched()
-KEPT: Final = 1024  # keys whose touches a tool's machines keep made
+KEPT: Final = 16_384  # calls whose touches are kept made, of all policies together
+JOINTS: Final = 1024  # combinations of machines and transitions
 MEMORABLE: Final = 256  # characters of the longest key that is kept
 MAX_KEY_BYTES: Final = 1024
 
@@ -105,7 +106,7 @@ class MachineSet:
         self._kept = {name: kept for name, watches in self._by_name.items() if (kept := _kept(watches, self, name)) is not None}
         self._by_folded_name = {name.casefold(): self._by_name[name] for name in names}
         self._elsewhere = self._watches(None)
-        self._joint = lru_cache(KEPT)(partial(_joint, self.by_name))
+        self._joint = lru_cache(JOINTS)(partial(_joint, self.by_name))
 
     def _watches(self, tool: str | None) -> tuple[_Watch, ...]:
         """What watches a tool that some transition names, in whatever capitals, or (None) any other."""
@@ -118,7 +119,7 @@ class MachineSet:
         if kept is not None:
             value = "" if kept.field is None else args.get(kept.field, MISSING)
             if value.__class__ in SCALARS and len(text := render(value)) <= MEMORABLE:
-                return kept.touched(text)
+                return _touched(kept, text)
         watches = self._by_name.get(tool)
         if watches is None:
             watches = self._by_folded_name.get(tool.casefold(), self._elsewhere)
@@ -170,23 +171,29 @@ def _joint(machines: Mapping[str, Machine], parts: tuple[Part, ...]) -> Joint:
     return tuple(limits), free, kinds, {name: machines[name].fresh for name in kinds}
 
 
-class _Kept(NamedTuple):
+class _Kept:
     """A tool's machines where all that they make of a call comes from one argument: what each touches is made once and kept.
 
     `field` is None where it comes from none.
     """
 
-    field: str | None
-    touched: Callable[[str], Touched]
+    __slots__ = ("field", "machines", "tool", "watches")
+
+    def __init__(self, machines: MachineSet, tool: str, watches: tuple[_Watch, ...], field: str | None) -> None:
+        self.machines, self.tool, self.watches, self.field = machines, tool, watches, field
+
+
+@lru_cache(KEPT)
+def _touched(kept: _Kept, text: str) -> Touched:
+    """Only scalars are kept, and by their text: whatever reads an argument reads that."""
+    return kept.machines.touched(kept.watches, kept.tool, {} if kept.field is None else {kept.field: text})
 
 
 def _kept(watches: tuple[_Watch, ...], machines: MachineSet, tool: str) -> _Kept | None:
-    """Only scalars are kept, and by their text: whatever reads an argument reads that."""
     reads = {name for watch in watches for name in watch.reads()}
     if None in reads or len(reads) > 1:
         return None
-    field = next(iter(reads), None)
-    return _Kept(field, lru_cache(KEPT)(lambda text: machines.touched(watches, tool, {} if field is None else {field: text})))
+    return _Kept(machines, tool, watches, next(iter(reads), None))
 
 
 def _watch(machine: Machine, tool: str | None) -> _Watch:
