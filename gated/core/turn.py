@@ -242,6 +242,13 @@ class Turn:
                     hop=False,
                 )
             )
+            self._answer_anew(call.call)
+
+    def _answer_anew(self, call: CallId) -> None:
+        """Who asked for a call earlier in this turn is told what became of it since, not what was recorded before."""
+        for place, reply in enumerate(self.replies):
+            if isinstance(reply, Repeat) and reply.call == call:
+                self.replies[place] = replace(reply, seq=self.state.seq + 1, policy=self.run.policy)
 
 
 def may_speak(turn: Turn, agent: AgentId) -> tuple[str, str] | None:
