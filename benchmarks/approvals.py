@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import nats
+from nats.aio.client import Client
 
 from gated import client, wire
 from gated.events import RunId, Sender, ThreadId
@@ -46,7 +47,7 @@ async def measure(folder: Path, seconds: float) -> list[float]:
     return spent[len(spent) // 10 :]
 
 
-async def _approve(bob: nats.NATS, subject: str, suspended: client.Verdict, waiting: asyncio.Task[client.Verdict]) -> float:
+async def _approve(bob: Client, subject: str, suspended: client.Verdict, waiting: asyncio.Task[client.Verdict]) -> float:
     ticket, digest = suspended.ticket or "", suspended.args_sha256
     said = wire.Resolution(ticket=ticket, decision="approve", decision_id=suspended.call, args_sha256=digest)
     started = time.perf_counter()

@@ -40,7 +40,8 @@ from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_streams import ensure_streams
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.policies import read_policy
-from gated.shell.runs import Outlet, Runs
+from gated.shell.runs import Runs
+from gated.shell.said import Outlet
 from gated.shell.worker import worker
 
 DIGEST = "0" * 64
@@ -122,7 +123,7 @@ async def main(url: str, folder: Path, kind: str, number: int, count: int) -> No
     if kind == "pass":
         import gated.shell.partition as partition
 
-        partition.Runs = Passing  # type: ignore[misc]
+        partition.Runs = Passing  # type: ignore[attr-defined, assignment]
     rarely_collect()
     credentials = {"user": "daemon", "password": PASSWORD, "inbox_prefix": inbox_prefix("daemon", "")}
     decides = null_gate.record if kind == "null" else decide.record

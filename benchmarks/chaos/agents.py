@@ -54,7 +54,7 @@ class Agents:
             password=password,
             inbox_prefix=inbox_prefix("agent", self.name),
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,  # type: ignore[arg-type]  # it is slept
+            reconnect_time_wait=0.2,  # it is slept
             ping_interval=1,
             max_outstanding_pings=2,
             error_cb=quiet,

@@ -122,7 +122,7 @@ class Week:
         runs = self._made.runs
         told = runs.telemetry
         return {
-            "inputs": len(runs._mailbox) + len(runs._held) + len(runs._refused),
+            "inputs": len(runs._mailbox) + len(runs._aside) + len(runs._refused),
             "timers": len(runs.timers._deadlines) + len(runs.timers._armed) + len(runs.timers._changed),
             "tickets": len(runs.open_tickets) + told.open + told.unseen + len(told._answered) + len(told._threads),
         }
@@ -178,7 +178,7 @@ def _malloced() -> int:
 
 async def soak(days: int, count: int, *, leak: bool = False) -> list[Day]:
     clock = Clock()
-    timers.time = clock  # type: ignore[assignment]
+    timers.time = clock  # type: ignore[attr-defined, assignment]
     threads.CACHE = keyring.CACHE = open_tickets.CLOSED = SMALL  # type: ignore[misc]
     threads.SNAPSHOT = SNAPSHOT  # type: ignore[misc]
     async with AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import nats
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from benchmarks.soak import runs
@@ -21,7 +21,7 @@ PATIENCE = 60.0  # seconds for what is owed
 class People:
     """`heard` counts what the agent was told; an answer that does not come ends the soak."""
 
-    def __init__(self, agent: nats.NATS, approver: nats.NATS, operator: nats.NATS) -> None:
+    def __init__(self, agent: Client, approver: Client, operator: Client) -> None:
         self._agent, self._approver, self._operator = agent, approver, operator
         self.heard: Counter[Heard] = Counter()
         self._owed, self._came = 0, asyncio.Event()
@@ -45,7 +45,7 @@ class People:
         answer = {"type": "resolution", "ticket": asked["ticket"], "decision": decision, "decision_id": place.run}
         await self._say(self._approver, place, "approver.bob", [{**answer, "args_sha256": asked["args_sha256"]}])
 
-    async def _say(self, client: nats.NATS, place: Place, who: str, messages: Iterable[dict[str, Any]]) -> None:
+    async def _say(self, client: Client, place: Place, who: str, messages: Iterable[dict[str, Any]]) -> None:
         for message in messages:
             await client.publish(f"gated.in.{place.thread}.{place.run}.{who}", json.dumps(message).encode())
 
