@@ -11,9 +11,11 @@ from gated.cli.desk import Desk, DeskError, Whereabouts, sit_down
 from shell.live import agent, ears, gate, intents, tell
 
 
-def desk_of(bus: Any, by: str, login: str | None = None) -> Whereabouts:
+def desk_of(folder: Path, bus: Any, by: str, login: str | None = None) -> Whereabouts:
     user = f"approver:{login or by}"
-    return Whereabouts(by, Path("nowhere"), bus.url, user, bus.passwords[user])
+    password = folder / f"{login or by}.password"
+    password.write_text(bus.passwords[user])
+    return Whereabouts(by, Path("nowhere"), bus.url, user, password)
 
 
 async def one_ticket(live: Any, desk: Desk) -> dict[str, Any]:
@@ -29,9 +31,9 @@ async def test_what_is_cancelled_leaves_the_desk_as_it_was(tmp_path: Path) -> No
     async with gate(tmp_path) as live:
         for patience in (0.0, 0.005, 0.02):
             with anyio.move_on_after(patience):
-                async with sit_down(desk_of(live.bus, "bob"), stay=True):
+                async with sit_down(desk_of(tmp_path, live.bus, "bob"), stay=True):
                     await anyio.sleep_forever()
-        async with sit_down(desk_of(live.bus, "bob")) as desk:
+        async with sit_down(desk_of(tmp_path, live.bus, "bob")) as desk:
             line = await one_ticket(live, desk)
             for patience in (0.0, 0.001, 0.002):
                 with anyio.move_on_after(patience):
@@ -45,10 +47,10 @@ async def test_what_is_cancelled_leaves_the_desk_as_it_was(tmp_path: Path) -> No
 
 async def test_nobody_answers_in_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The credentials of one person and the name of another: the server does not let it through."""
-    async with gate(tmp_path) as live, sit_down(desk_of(live.bus, "bob")) as bob:
+    async with gate(tmp_path) as live, sit_down(desk_of(tmp_path, live.bus, "bob")) as bob:
         line = await one_ticket(live, bob)
         monkeypatch.setattr(desks, "ANSWER_SECONDS", 0.5)
         with pytest.raises(DeskError, match="may `ana` answer with these credentials"):
-            async with sit_down(desk_of(live.bus, "ana", "bob")) as ana:
+            async with sit_down(desk_of(tmp_path, live.bus, "ana", "bob")) as ana:
                 await ana.resolve(line, "approve")
         assert await bob.tickets() == [line]

@@ -121,7 +121,7 @@ async def test_a_list_is_whole_also_while_a_daemon_that_has_just_started_still_s
         async def look() -> None:
             lists.append(await ask(ana, "tickets.list"))
 
-        async with anyio.create_task_group() as tasks, sit_down(desk_of(live.bus, "ana")) as desk:
+        async with anyio.create_task_group() as tasks, sit_down(desk_of(tmp_path, live.bus, "ana")) as desk:
             tasks.start_soon(look)
             with anyio.move_on_after(0.2) as waited:
                 await desk.tickets()
