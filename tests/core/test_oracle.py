@@ -7,6 +7,7 @@ from dice cost a tenth of that, so more of them are looked at in the same time.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,28 +52,13 @@ def test_the_core_decides_as_the_oracle_does(policy: dict[str, Any], operations:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_the_core_decides_as_the_oracle_does_on_thrown_histories(block: int) -> None:
+@pytest.mark.parametrize("make", [thrown, rebinding, asking])
+def test_the_core_decides_as_the_oracle_does_on_made_histories(
+    make: Callable[[int], tuple[dict[str, Any], list[dict[str, Any]]]], block: int
+) -> None:
+    """Thrown ones; those in which policies change under running runs, and what was recorded before stays; and mostly answers."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        policy, operations = thrown(seed)
-        if first_difference(policy, operations) is not None:
-            smallest = shrunk(policy, operations, differs)
-            pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-def test_the_core_decides_as_the_oracle_does_where_policies_change_under_running_runs(block: int) -> None:
-    """A reload binds new runs, `policy bind --now` this one: what was recorded before stays as it was recorded."""
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        policy, operations = rebinding(seed)
-        if first_difference(policy, operations) is not None:
-            smallest = shrunk(policy, operations, differs)
-            pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-def test_the_core_takes_answers_as_the_oracle_does(block: int) -> None:
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        policy, operations = asking(seed)
+        policy, operations = make(seed)
         if first_difference(policy, operations) is not None:
             smallest = shrunk(policy, operations, differs)
             pytest.fail(f"seed {seed}, shrunk: {smallest}\n{first_difference(*smallest)}")

@@ -10,7 +10,7 @@ from gated import wire
 from gated.client import Verdict
 from gated.core.chain import ChainChecker
 from gated.core.replay import Replayer
-from gated.events import AgentId, RunEnded, RunOpened, unseal
+from gated.events import AgentId, Body, RunEnded, RunOpened, unseal
 from gated.shell.log import jetstream
 from gated.shell.nats_client import SturdyClient
 from gated.shell.policies import load_stored
@@ -79,10 +79,9 @@ class Opener:
                 tasks.start_soon(one, run)
 
 
-async def most_open(bus: Bus, name: str) -> tuple[int, int]:
-    """How many runs of an agent the log has open at once at most, and at its end. It is verified, and decided again."""
-    open_now: Counter[AgentId] = Counter()
-    most, whose = 0, {}
+async def bodies(bus: Bus) -> list[Body]:
+    """All records of the cluster's log, each chain verified and each record decided again."""
+    found: list[Body] = []
     async with bus.user("daemon") as client:
         log = await jetstream.open_for_reading(client)
         known = {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
@@ -90,12 +89,21 @@ async def most_open(bus: Bus, name: str) -> tuple[int, int]:
         async for position, record in log.read_all():
             assert checker.feed(position, record) is None
             assert replayer.feed(record) is None
-            for decision in unseal(record).decisions:
-                if isinstance(decision, RunOpened):
-                    whose[record.thread, record.run] = decision.agent
-                    open_now[decision.agent] += 1
-                    most = max(most, open_now[AgentId(name)])
-                elif isinstance(decision, RunEnded):
-                    open_now[whose[record.thread, record.run]] -= 1
+            found.append(unseal(record))
         await log.close()
+    return found
+
+
+async def most_open(bus: Bus, name: str) -> tuple[int, int]:
+    """How many runs of an agent the log has open at once at most, and at its end."""
+    open_now: Counter[AgentId] = Counter()
+    most, whose = 0, {}
+    for body in await bodies(bus):
+        for decision in body.decisions:
+            if isinstance(decision, RunOpened):
+                whose[body.thread, body.run] = decision.agent
+                open_now[decision.agent] += 1
+                most = max(most, open_now[AgentId(name)])
+            elif isinstance(decision, RunEnded):
+                open_now[whose[body.thread, body.run]] -= 1
     return most, open_now[AgentId(name)]

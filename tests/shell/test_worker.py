@@ -16,16 +16,16 @@ import pytest
 
 from gated import wire
 from gated.client import Verdict
-from gated.core.chain import ChainChecker, verify_records
-from gated.core.replay import Replayer
-from gated.events import CallDecided, Sender, unseal
+from gated.core.chain import verify_records
+from gated.events import CallDecided, Sender
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Settings
-from gated.shell.log import jetstream, jetstream_streams
+from gated.shell.log import jetstream_streams
 from gated.shell.log.jsonl import open_export
-from gated.shell.policies import load_stored, read_policy
+from gated.shell.policies import read_policy
 from gated.shell.worker import Worker, worker
 from patience import PATIENCE, blocking_until, until
+from shell.cluster_load import bodies
 from shell.live import POLICY, Bus, Ears, agent, ears, intents, server, tell, write_policy
 
 
@@ -39,18 +39,12 @@ async def working(bus: Bus, folder: Path, name: str, partitions: int = 8) -> Asy
 
 
 async def decided(bus: Bus) -> dict[str, list[CallDecided]]:
-    """The decisions of the cluster's log by call, each chain verified and each record decided again."""
+    """The decisions of the cluster's log by call."""
     made: dict[str, list[CallDecided]] = {}
-    async with bus.user("daemon") as client:
-        log = await jetstream.open_for_reading(client)
-        known = {digest: load_stored(text, digest, lenient=False) for digest, text in (await log.policies()).items()}
-        checker, replayer = ChainChecker(), Replayer(known.get)
-        async for position, record in log.read_all():
-            assert checker.feed(position, record) is None
-            assert replayer.feed(record) is None
-            for decision in unseal(record).decisions:
-                if isinstance(decision, CallDecided):
-                    made.setdefault(decision.call, []).append(decision)
+    for body in await bodies(bus):
+        for decision in body.decisions:
+            if isinstance(decision, CallDecided):
+                made.setdefault(decision.call, []).append(decision)
     return made
 
 
