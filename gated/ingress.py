@@ -1,4 +1,4 @@
-"""The form of what comes in: ids, tool names, costs, and one call of an intent. Pure; used by the wire and by scenarios.
+"""The form of what comes in: ids, tool names, costs, a call of an intent, a person's answer. Pure; for the wire and scenarios.
 
 What is wrong with one call is said in its `Wanted` (`refused` and `why`), so that the calls beside it are still decided.
 Codes: `ingress.id` `ingress.shape` `ingress.tool_name` `ingress.args` `ingress.cost`.
@@ -6,11 +6,16 @@ Codes: `ingress.id` `ingress.shape` `ingress.tool_name` `ingress.args` `ingress.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gated.events import CallId, Wanted
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from gated import canonical
+from gated.events import CallId, ResolutionReceived, Wanted
 from gated.units import parse_usd
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -82,6 +87,17 @@ def _cost(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number of US dollars")
     return parse_usd(value)
+
+
+def answer(said: ResolutionReceived) -> ResolutionReceived:
+    """A person's answer with the digest of what it says: a repeat has the same. Raises `Unreadable`."""
+    if said.decision == "reject":
+        given = {"args": said.args is not None, "result": said.answers, "remember": said.remember is not None}
+        for name in (name for name, there in given.items() if there):
+            why = f"a rejection takes no `{name}`: leave it out, or `approve` with it, at `{name}`"
+            raise Unreadable("ingress.shape", why)
+    content = {key: value for key, value in to_builtins(said).items() if key not in ("by", "ticket", "decision_id")}
+    return replace(said, content_sha256=hashlib.sha256(canonical.encode(content)).hexdigest())
 
 
 def _refused(call: object, code: str, why: str) -> Wanted:

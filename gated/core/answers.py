@@ -123,12 +123,11 @@ def _end_erased(turn: Turn, subject: str, keys: tuple[str, ...]) -> None:
 
 def _repeated(turn: Turn, ticket: Ticket, resolution: ResolutionReceived) -> bool:
     """The same answer again (`decision_id` is its key) changes nothing and is answered as before."""
-    for answer in ticket.answers:
-        same = (answer.by, answer.decision_id, answer.decision)
-        if same == (resolution.by.name, resolution.decision_id, resolution.decision):
-            turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=ticket.state))
-            return True
-    return False
+    answer = tickets.of_this_id(ticket, resolution)
+    repeated = answer is not None and resolution.content_sha256 in (None, answer.content_sha256 or resolution.content_sha256)
+    if answer is not None and repeated:
+        turn.replies.append(TicketAnswered(ticket=ticket.id, answer=answer, state=ticket.state))
+    return repeated
 
 
 def _reject(turn: Turn, ticket: Ticket, answer: Answer) -> None:

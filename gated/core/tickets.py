@@ -4,7 +4,7 @@ The life of a ticket is the table `MOVES`; what is not in it is refused. Whether
 times of two events in the log, never by whether a timer ran: silence never approves.
 This module says who may answer and what an answer makes of a ticket; deciding the call again is the pipeline's.
 Codes: `approvals.unknown_ticket` `already_decided` `identity` `not_authorised` `expired` `digest_mismatch`
-`tool_change` `may_not_answer` `remember` `batch`; verdicts `approvals.rejected` `expired` `cancelled`.
+`tool_change` `may_not_answer` `remember` `batch`, `ingress.id_conflict`; verdicts `approvals.rejected` `expired` `cancelled`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,18 @@ def judge(ticket: Ticket | None, answer: ResolutionReceived, at: int, groups: Gr
     return _form(ticket, answer)
 
 
+def of_this_id(ticket: Ticket, answer: ResolutionReceived) -> Answer | None:
+    """The same person's answer with this `decision_id`, if there is one. For another decision an id may serve again."""
+    key = (answer.by.name, answer.decision_id, answer.decision)
+    return next((known for known in ticket.answers if (known.by, known.decision_id, known.decision) == key), None)
+
+
 def _form(ticket: Ticket, answer: ResolutionReceived) -> Refusal | None:
+    known = of_this_id(ticket, answer)
+    if known is not None:  # and no repeat, or nobody would judge it
+        when = f"your `{known.decision}` at {rfc3339(known.at)}"
+        why = f"`decision_id` `{answer.decision_id}` is that of {when}, which said something else: give another answer another id"
+        return Refusal("ingress.id_conflict", why)
     special = answer.args is not None or answer.answers or answer.remember is not None
     if ticket.atomic and special:
         return Refusal("approvals.batch", "a batch is answered as one: it cannot be edited, answered or remembered")
@@ -268,4 +279,5 @@ def answer_of(ticket: Ticket, resolution: ResolutionReceived, at: int) -> Answer
         note=resolution.note,
         remember=resolution.remember,
         self_approved=any(person in rule.excluded for rule in ticket.rules),
+        content_sha256=resolution.content_sha256,
     )

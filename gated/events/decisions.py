@@ -163,6 +163,7 @@ class Answer(Struct, frozen=True, gc=False, omit_defaults=True):
     note: str = ""
     remember: Remember | None = None
     self_approved: bool = False
+    content_sha256: str | None = None  # of its message, as it came
 
 
 class TicketCall(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -124,6 +124,7 @@ class ResolutionReceived(Struct, frozen=True, gc=False, omit_defaults=True, tag=
     scores: dict[CallId, dict[str, Score]] = {}  # what detectors say of the calls that are decided again
     links: dict[CallId, dict[str, str]] = {}  # and where their paths lead by now
     reading: Reading | None = None  # what they make of `result`
+    content_sha256: str | None = None  # of all that the message says of the ticket; keyed, where something in it is redacted
 
 
 class ForgetRequested(Struct, frozen=True, gc=False, tag="forget_requested", tag_field="kind"):

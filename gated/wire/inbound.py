@@ -300,7 +300,7 @@ def _resolution(by: Sender, message: Resolution) -> ResolutionReceived:
         remember = Remember("call")
     elif isinstance(message.remember, RememberPattern):
         remember = Remember(message.remember.scope, message.remember.pattern)
-    return ResolutionReceived(
+    said = ResolutionReceived(
         by=by,
         ticket=TicketId(message.ticket),
         decision=message.decision,
@@ -314,6 +314,7 @@ def _resolution(by: Sender, message: Resolution) -> ResolutionReceived:
         named=message.by,
         tool=message.tool,
     )
+    return ingress.answer(said)
 
 
 def _tag(message: Struct) -> str:

@@ -30,7 +30,9 @@ class Answer:
 
 
 def refusal(thread: Thread, run: Run, ticket: Ticket | None, answer: Answer, at: int) -> str | None:
-    """In this order: known, pending, identity, in time, authorised, digest."""
+    """What is no answer at all; then in this order: known, pending, identity, in time, authorised, digest."""
+    if answer.decision == "reject" and (answer.args is not None or answer.result is not None or answer.remember != "once"):
+        return "ingress.shape"
     if ticket is None:
         return "approvals.unknown_ticket"
     if ticket.state != "pending":

@@ -250,6 +250,8 @@ def _resolution(said: ResolutionReceived, tool: str | None, vault: Vault, cover:
     decided = replace(said, note=cover.words(said.note, ("note",)))
     if said.args is not None and args is not said.args:
         decided = replace(decided, args_sha256_edited=vault.args_digest(tool or "", said.args))
+    if cover.places and said.content_sha256 is not None:
+        decided = replace(decided, content_sha256=vault.digest(said.content_sha256))
     links = {call: _links(found, cover) or {} for call, found in said.links.items()} if cover.places else said.links
     return decided, replace(decided, args=args, result=result, links=links)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gated import canonical, ingress, strict_json
 from gated.core.scenario import scoring
@@ -82,8 +83,7 @@ def outcome(world: World, entry: OutcomeEntry) -> Answers:
     try:
         cost = _settled_cost(entry)
     except ingress.Unreadable as error:
-        text = canonical.encode(error.reason)
-        return world.observe(MessageRefused(by, error.code, error.reason, hashlib.sha256(text).hexdigest(), len(text)))
+        return _unread(world, by, error)
     return world.observe(
         OutcomeReported(
             by=by,
@@ -118,24 +118,34 @@ def _sender(world: World, by: str | None) -> Sender:
 
 
 def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
+    """The answers to a person's answer; to one that the wire would not read, its refusal."""
     ticket, digest = world.ticket_named(entry.ticket)
-    return world.observe(
-        ResolutionReceived(
-            by=Sender("approver", entry.by),
-            ticket=ticket,
-            decision=entry.decision,
-            decision_id=entry.decision_id or f"d{number}",
-            args_sha256=entry.args_sha256 or digest,
-            note=entry.note,
-            args=entry.args,
-            result=None if entry.result is UNSET else entry.result,
-            answers=entry.result is not UNSET,
-            remember=_remember(entry.remember),
-            named=entry.name,
-            tool=entry.tool,
-            scores=scoring.again(world, ticket, entry.scores),
-        )
+    by = Sender("approver", entry.by)
+    said = ResolutionReceived(
+        by=by,
+        ticket=ticket,
+        decision=entry.decision,
+        decision_id=entry.decision_id or f"d{number}",
+        args_sha256=entry.args_sha256 or digest,
+        note=entry.note,
+        args=entry.args,
+        result=None if entry.result is UNSET else entry.result,
+        answers=entry.result is not UNSET,
+        remember=_remember(entry.remember),
+        named=entry.name,
+        tool=entry.tool,
     )
+    try:
+        read = ingress.answer(said)
+    except ingress.Unreadable as error:
+        return _unread(world, by, error)
+    return world.observe(replace(read, scores=scoring.again(world, ticket, entry.scores)))
+
+
+def _unread(world: World, by: Sender, error: ingress.Unreadable) -> Answers:
+    """The answers to a message that the wire would not read."""
+    text = canonical.encode(error.reason)
+    return world.observe(MessageRefused(by, error.code, error.reason, hashlib.sha256(text).hexdigest(), len(text)))
 
 
 def _remember(wish: Any) -> Remember | None:

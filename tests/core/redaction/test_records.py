@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from core.redaction.recorded import AGENT, ANA, POLICY, TOKEN, VAULT, Gate
+from gated import ingress
 from gated.core.redaction.cover import revealed
 from gated.core.redaction.vault import Unreadable, Vault
 from gated.events import (
@@ -137,6 +138,21 @@ def test_an_edit_that_brings_a_secret_in() -> None:
     assert "abcdefgh" not in gate.text()
     assert "@x.example" not in gate.text()
     gate.restart()
+
+
+def test_a_repeat_is_known_by_what_it_said_and_not_by_what_was_written_of_it() -> None:
+    gate = Gate()
+    gate.ask("c1", "pay", amount=10)
+    opened = next(d for d in gate.body().decisions if isinstance(d, TicketOpened))
+    bare = ResolutionReceived(ANA, opened.ticket, "approve", "d1", opened.args_sha256, args={"amount": 10, "token": "abcdefgh"})
+    said = ingress.answer(bare)
+    gate.say(said)
+    assert said.content_sha256 is not None
+    assert said.content_sha256 not in gate.text()  # short secrets could be tried out with it
+    gate.restart()
+    assert gate.say(said) == ()
+    (refused,) = gate.say(ingress.answer(replace(bare, args={"amount": 10, "token": "abcdefgi"})))
+    assert getattr(refused, "code", "") == "approvals.already_decided"
 
 
 def test_a_result_given_for_the_tool() -> None:
