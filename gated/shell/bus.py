@@ -187,8 +187,9 @@ class Bus:
             return
         self._outstanding -= 1
         position, sequence, at = map(int, stored.groups())
-        if sequence != self._expected:
-            self.rewind()  # a gap; or somebody else rewound the consumer, and what comes is counted anew
+        if sequence != self._expected:  # a gap; or somebody else rewound the consumer, and what comes is counted anew
+            self._expected = 0  # what follows may have the number that was expected, and is not what it stood for
+            self.rewind()
             return
         self._expected += 1
         if position > self._position:

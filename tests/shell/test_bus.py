@@ -80,6 +80,22 @@ def test_an_input_is_what_the_server_says_where_to_acknowledge(reply: bytes, tak
     assert [(one.ack.subject, one.message_id) for one in inputs] == [(reply, "m")] * len(taken)
 
 
+def heard(number: int, position: int) -> Heard:
+    return Heard(
+        b"gated.in.t.r.agent.a", b"$JS.ACK.GATED_IN.gated.1.%d.%d.1700000000000001999.0" % (position, number), b"{}", b""
+    )
+
+
+def test_after_a_gap_nothing_is_taken_before_a_rewind_whatever_its_number() -> None:
+    """Somebody rewound the consumer after two inputs: the third that came then was taken, and two before it passed over."""
+    taken: list[bus.Input] = []
+    own = bus.Bus(SturdyClient(), taken.append, lambda: 0)
+    for number, position in [(1, 11), (2, 12), (1, 13), (2, 14), (3, 15), (4, 16)]:
+        own._take(heard(number, position))
+    assert [one.position for one in taken] == [11, 12]
+    assert own._rewind_wanted
+
+
 async def test_what_is_too_large_for_the_server_is_not_sent_and_the_connection_lives(tmp_path: Path) -> None:
     async with server(tmp_path) as (_, there), there.user("auditor", "local") as auditor:
         heard: list[int] = []
