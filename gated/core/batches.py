@@ -45,15 +45,19 @@ def receive_atomic(turn: Turn, intents: IntentsReceived) -> None:
 
 def _judge_atomic(turn: Turn, calls: list[Call], refused: bool, kept_out: bool) -> None:
     """`kept_out`: a call of the batch is known and was not allowed, so the batch cannot be admitted whole."""
+    verdicts = rehearse(turn, calls, judge_beside_refused if refused else judge_member)
     if refused:
-        for call in calls:
-            turn.do(denied(call, "batch.sibling_refused", "another call of the atomic batch was refused"))
-        return
-    verdicts = rehearse(turn, calls, judge_member)
-    if kept_out:
+        _turn_down(turn, verdicts, [item.decided for item in verdicts])
+    elif kept_out:
         _deny_atomic(turn, verdicts)
     else:
         conclude_atomic(turn, verdicts)
+
+
+def judge_beside_refused(trial: Turn, call: Call) -> Judged:
+    """The verdict on a new call of an atomic batch with a member that was refused: ends, caps and hops hold all the same."""
+    refused = denied(call, "batch.sibling_refused", "another call of the atomic batch was refused")
+    return bounds(trial, call) or Judged(call, refused)
 
 
 def judge_member(trial: Turn, call: Call) -> Judged:
@@ -100,13 +104,18 @@ def conclude_atomic(turn: Turn, verdicts: list[Judged]) -> None:
 
 def _deny_atomic(turn: Turn, verdicts: list[Judged]) -> None:
     """Each denial stands, the others fall with it; nothing but hops moves."""
-    for item in verdicts:
-        if item.decided.decision == "deny":
-            decided = replace(item.decided, misfit=False, phase=None, counted=False)
-        else:
-            reason = "another call of the atomic batch was denied"
-            sibling = denied(item.call, "batch.sibling_denied", reason)
-            decided = replace(sibling, hop=item.decided.hop, ticket=item.decided.ticket)
+    _turn_down(turn, verdicts, [_fallen(item) for item in verdicts])
+
+
+def _fallen(item: Judged) -> CallDecided:
+    if item.decided.decision == "deny":
+        return replace(item.decided, misfit=False, phase=None, counted=False)
+    sibling = denied(item.call, "batch.sibling_denied", "another call of the atomic batch was denied")
+    return replace(sibling, hop=item.decided.hop, ticket=item.decided.ticket)
+
+
+def _turn_down(turn: Turn, verdicts: list[Judged], denials: Iterable[CallDecided]) -> None:
+    for decided in denials:
         if decided.known:
             turn.do(decided)
         else:

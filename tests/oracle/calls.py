@@ -67,7 +67,8 @@ def atomic(
 
     ambiguous, each read so: every member is decided, and each denial stands. A suspended member holds no place on the
     copy. A known member is answered from the record; one that was not allowed keeps the rest out. The shape of the
-    message comes before all else, so that with a refused member nothing is decided.
+    message comes before all else, so that with a refused member no stage decides: but an end of the run, a limit of it
+    and its hops hold, as they do for whatever is asked.
     """
     run = thread.runs[run_id]
     answers = [known_verdict(thread, run, call) for call in calls]
@@ -79,12 +80,8 @@ def atomic(
     held = any(known is not None and known.get("decision") in ("deny", "suspend") for known in answers)
     out_of_shape = refused or conflict
     kept_out: tuple[str, str] | None = None
-    trial, results = _try(thread, run_id, [] if out_of_shape else new, at)
-    if out_of_shape:
-        kept_out = ("batch.sibling_refused", "another call of the batch was refused")
-        finding = Finding("batch", "deny", *kept_out)
-        results = {call.id: Decision("deny", finding, findings=[finding]) for call in new}
-    elif held or any(r.decision == "deny" for r in results.values()):
+    trial, results = _try(thread, run_id, new, at, beside_refused=out_of_shape)
+    if out_of_shape or held or any(r.decision == "deny" for r in results.values()):
         kept_out = ("batch.sibling_denied", "another call of the batch was denied")
     if kept_out is None and all(r.decision == "allow" for r in results.values()):
         thread, also = trial, list[Verdict]()
@@ -108,8 +105,22 @@ def _answer(
     return verdicts[call.id]
 
 
+def _beside_refused(result: Decision) -> Decision:
+    """With a refused member no stage of the pipeline is heard."""
+    if result.deciding is not None and result.deciding.stage in ("lifecycle", "ceilings"):
+        return result
+    finding = Finding("batch", "deny", "batch.sibling_refused", "another call of the batch was refused")
+    return Decision("deny", finding, findings=[finding])
+
+
 def _try(
-    thread: Thread, run_id: str, calls: list[Call], at: int, *, answered: Ticket | None = None
+    thread: Thread,
+    run_id: str,
+    calls: list[Call],
+    at: int,
+    *,
+    answered: Ticket | None = None,
+    beside_refused: bool = False,
 ) -> tuple[Thread, dict[str, Decision]]:
     """Decided in order on a copy, where what is allowed is admitted and a denial moves nothing but hops."""
     trial, results = copy.deepcopy(thread), {}
@@ -117,7 +128,8 @@ def _try(
     for call in calls:
         run.calls[call.id] = call
         question = Question(trial, run, call, at)
-        result = results[call.id] = decide(question, again=answered is not None)
+        result = decide(question, again=answered is not None)
+        result = results[call.id] = _beside_refused(result) if beside_refused else result
         if answered is None:
             effects.hop(question, result)
         if result.decision == "allow":

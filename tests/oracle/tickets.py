@@ -148,6 +148,7 @@ def remember(thread: Thread, run: Run, ticket: Ticket) -> None:
         {
             "policy": run.policy,
             "run": None if of_thread else run.id,
+            "agent": run.agent,
             "tool": call.tool,
             "digest": call.digest,
             "pattern": narrowest["pattern"] if isinstance(narrowest, dict) else None,
@@ -157,8 +158,14 @@ def remember(thread: Thread, run: Run, ticket: Ticket) -> None:
 
 
 def lifted_by_memory(thread: Thread, run: Run, call: Call, finding: Finding) -> bool:
-    """Only asks of the same source and tool, under the same policy. ambiguous: `call` holds within its run."""
+    """Only asks of the same source and tool, under the same policy.
+
+    ambiguous, each read strictly: `call` holds within its run; what is remembered for a thread holds for the agent that asked,
+    whose approvers may not be those of another agent on the thread.
+    """
     for memory in thread.memories:
+        if memory["agent"] != run.agent:
+            continue
         if memory["policy"].doc != run.policy.doc or memory["run"] not in (None, run.id) or memory["tool"] != call.tool:
             continue
         pattern = memory["pattern"]

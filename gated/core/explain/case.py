@@ -26,6 +26,7 @@ from gated.events import (
     Body,
     CallDecided,
     CallId,
+    CallRefused,
     IntentsReceived,
     Record,
     ResolutionReceived,
@@ -270,7 +271,9 @@ def _rehearsed(turn: Turn, body: Body, decided: CallDecided) -> ThreadState | No
             lambda id: id != decided.call, (d.call for d in body.decisions if isinstance(d, CallDecided))
         )
         others = len(turn.opened.in_flight)
-        return batches.rehearsed(turn, (call_of(asked[id], observation.nesting, others) for id in before), batches.judge_member)
+        refused = any(isinstance(d, CallRefused) for d in body.decisions)
+        judge = batches.judge_beside_refused if refused else batches.judge_member
+        return batches.rehearsed(turn, (call_of(asked[id], observation.nesting, others) for id in before), judge)
     if isinstance(observation, ResolutionReceived) and turn.opened is not None:
         ticket = turn.opened.tickets.get(observation.ticket)
         if ticket is not None and ticket.atomic and ticket.state == "approved":
