@@ -1,8 +1,8 @@
 """Text as a document: YAML by the 1.2 core schema, or JSON where the name of the file ends in `.json`.
 
 YAML is built from PyYAML's events, which carry lines and take no stand on types: `on`, `off`, `yes`, `no` and dates are
-text, numbers are decimal (what begins with a zero, `0x` or `0o` is text). Anchors, aliases, merge keys, tags and directives
-are errors, and so are the line breaks that YAML 1.1 had beyond 1.2: what looks like a comment would not be one.
+text, numbers are decimal (`010` is ten; what begins with `0x` or `0o` is text). Anchors, aliases, merge keys, tags and
+directives are errors, and so are the line breaks that YAML 1.1 had beyond 1.2: what looks like a comment would not be one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE_LIMITS: Final = strict_json.Limits(payload=1 << 40, depth=MAX_DEPTH, value
 _OLD_BREAK: Final = re.compile("[\x85\u2028\u2029]")
 _BREAK: Final = re.compile(r"\r\n|\r|\n")
 
-_NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NUMBER: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
