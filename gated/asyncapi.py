@@ -8,8 +8,9 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
-from gated import wire
+from gated import ingress, wire
 from gated.events import Body
+from gated.units import MAX_USD
 
 RECORD: Final = "Record"
 _TO_AGENTS: Final = f"the gate's answers to an agent; `{wire.UNKNOWN}` stands for a thread or a run whose id was refused"
@@ -29,6 +30,9 @@ def document(prefix: str = wire.PREFIX) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components([*kinds, wire.WantedCall, Body], ref_template="#/components/schemas/{name}")
     for kind in (*outbound, wire.TicketMessage):
         _say_what_is_always_there(kind, schemas)
+    _say_what_calls_are(schemas)
+    for amount in schemas[wire.Outcome.__name__]["properties"]["cost_usd"]["anyOf"][:2]:
+        amount["maximum"] = MAX_USD
     schemas[RECORD] = _record_schema(schemas.pop(Body.__name__))
     channels: dict[str, Any] = {
         f"in_{role}": _channel(f"{prefix}.in.{{thread}}.{{run}}.{role}.{{name}}", wire.SENDERS[role], text)
@@ -67,6 +71,19 @@ def _say_what_is_always_there(kind: type[Struct], schemas: dict[str, Any]) -> No
     known = msgspec.structs.fields(kind)
     written = [field.encode_name for field in known if callable(field.default_factory)]
     schemas[kind.__name__]["required"] += written
+
+
+def _say_what_calls_are(schemas: dict[str, Any]) -> None:
+    """The calls of a message are read one by one, so that a malformed one does not hide the others: their form is `ingress`'s."""
+    call = schemas[wire.WantedCall.__name__]
+    said = call["properties"]
+    said["id"]["pattern"] = ingress.ID_PATTERN
+    said["tool"]["pattern"] = ingress.TOOL_PATTERN
+    said["parent"]["anyOf"][0]["pattern"] = ingress.ID_PATTERN
+    said["cost_usd"]["anyOf"][0] |= {"minimum": 0, "maximum": MAX_USD}
+    call["additionalProperties"] = False
+    for kind in (wire.Intents, wire.CanI):
+        schemas[kind.__name__]["properties"]["calls"]["items"] = _reference(wire.WantedCall.__name__)
 
 
 def _record_schema(body: Mapping[str, Any]) -> dict[str, Any]:
