@@ -16,7 +16,7 @@ from hypothesis import given
 from core.gate_of_core import CoreGate
 from oracle import Gate
 from oracle.comparison import answers, comparable_state, shrunk
-from oracle.strategies import asking, histories, policies, rebinding, thrown
+from oracle.strategies import asking, beside, histories, policies, rebinding, thrown
 
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 BLOCKS = range(100 if DEEP else 4)
@@ -52,11 +52,12 @@ def test_the_core_decides_as_the_oracle_does(policy: dict[str, Any], operations:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("make", [thrown, rebinding, asking])
+@pytest.mark.parametrize("make", [thrown, rebinding, asking, beside])
 def test_the_core_decides_as_the_oracle_does_on_made_histories(
     make: Callable[[int], tuple[dict[str, Any], list[dict[str, Any]]]], block: int
 ) -> None:
-    """Thrown ones; those in which policies change under running runs, and what was recorded before stays; and mostly answers."""
+    """Thrown ones; those in which policies change under running runs, and what was recorded before stays; mostly answers; and
+    several runs of a thread that agents share."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         policy, operations = make(seed)
         if first_difference(policy, operations) is not None:

@@ -22,6 +22,8 @@ def kinds(flags: frozenset[str]) -> list[str]:
     """Each as often as it is to be drawn."""
     if "asking" in flags:
         return ["intents"] * 6 + ["resolve"] * 16 + ["outcome"] * 3 + ["advance"]
+    if "beside" in flags:
+        return ["intents"] * 10 + ["resolve"] * 10 + ["outcome"] * 5 + ["start", "start", "finish"]
     found = ["intents"] * 14 + ["outcome"] * 10 + ["finish", "finish", "start"]
     found += ["bind"] * 4 if "rebinding" in flags else []
     return found + (["resolve"] * 8 if "approvals" in flags else []) + (["advance"] * 2 if "time" in flags else [])

@@ -33,6 +33,14 @@ OTHERS = ("approvals", "ceilings", "observe", "children", "threads", "schemas", 
 SAID = ("atomic", "approvals", "strangers", "malformed", "children", "time", "rebinding")
 GROUPS = {"leads": ["ana", "bob", "a"], "finance": ["cy", "dee"]}
 WAITING = (["*"], ["*"], ["pay", "Write"], ["Read", 'pay(f = "x")'])
+TOGETHER: tuple[Doc, ...] = (
+    {},
+    {"scope": "thread", "max_calls": 5},
+    {"scope": "thread", "max_total_cost_usd": 0.05, "over": "ask"},
+    {"scope": "thread", "max_steps": 4, "max_tokens": 5},
+    {"scope": "thread", "max_execution_time_seconds": 300},
+)
+SCOPED = ("safety", "privacy", "resource", "stability")
 LENGTH = 30
 
 
@@ -205,6 +213,21 @@ def asking(seed: int, *, length: int = LENGTH) -> tuple[Doc, list[Doc]]:
     default = policy["approvals"].setdefault("default", {"approvers": ["group:leads", "group:finance"]})
     default["may_answer"] = pick([True, True, False])
     return policy, _history(pick, frozenset(("approvals", "time", "atomic", "asking")), length)
+
+
+def beside(seed: int, *, length: int = 2 * LENGTH) -> tuple[Doc, list[Doc]]:
+    """Agents that share their threads, with limits that the runs of a thread have together, and answers that hold for others."""
+    pick = Dice(seed).pick
+    policy = _policy(pick, frozenset(("privilege", "machines", "dcbf", "approvals", "children", "threads")))
+    policy |= {
+        "threads": {"shared_by": [["a", "b"], ["b", "c"]]},
+        "approvals": {"default": {"approvers": ["group:leads", "group:finance"]}},
+    }
+    for agent in policy["agents"].values():
+        agent |= {"approval_required": pick(WAITING), "resource_budget": pick(TOGETHER), "allowed_tools": ["*"]}
+        if "dcbf" in agent:
+            agent["dcbf"] = {name: {**rule, "scope": "thread"} for name, rule in agent["dcbf"].items() if name in SCOPED}
+    return policy, _history(pick, frozenset(("approvals", "time", "atomic", "children", "strangers", "beside")), length)
 
 
 def with_policies(operations: list[Doc], pair: list[Doc]) -> list[Doc]:
