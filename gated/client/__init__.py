@@ -19,7 +19,9 @@ from gated.client.errors import (
     Unreported,
 )
 from gated.client.gate import Gate, connect
+from gated.client.reminders import remind
 from gated.client.run import Run
+from gated.events import Reminder
 from gated.wire import RunStatus, Verdict
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Outcome",
     "Refused",
     "Rejected",
+    "Reminder",
     "Run",
     "RunStatus",
     "Suspended",
@@ -42,4 +45,5 @@ __all__ = [
     "connect",
     "current_call",
     "current_verdict",
+    "remind",
 ]

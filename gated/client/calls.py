@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gated import canonical, ingress, strict_json, wire
 from gated.client.errors import Refused
+from gated.client.reminders import message_of
 from gated.events import Reminder
 from gated.wire import Origin, Verdict, WantedCall
 
@@ -48,9 +49,8 @@ class Outcome(Struct, frozen=True):
     ungated: bool = False
 
     def messages(self) -> list[dict[str, str]]:
-        """The reminders as messages of a chat: `{role, content}`, where they belong in the order of the targets."""
-        roles = {"system": "system", "suffix_system": "system"}
-        return [{"role": roles.get(r.target, r.role), "content": r.content} for r in self.reminders]
+        """The reminders as messages of a chat, `{role, content}`; `remind` puts them into one, each in its place."""
+        return [message_of(reminder) for reminder in self.reminders]
 
 
 def wanted(call: Call, origin: Origin) -> WantedCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import TracebackType
@@ -15,7 +16,8 @@ from gated import wire
 from gated.client import binding
 from gated.client.calls import Admitted, Call, Outcome, content_of, cost_of, digest, id_of, inside, wanted
 from gated.client.errors import AlreadyMade, GateError, GateUnavailable, Refused, Suspended, Unreported, error_of
-from gated.events import RunId, Sender, Status, ThreadId
+from gated.client.reminders import MOST
+from gated.events import Reminder, RunId, Sender, Status, ThreadId
 from gated.wire import Origin, Refusal, Remaining, ReminderMessage, RunStatus, Verdict
 
 if TYPE_CHECKING:
@@ -24,19 +26,24 @@ if TYPE_CHECKING:
 END_SECONDS = 2.0  # how long a failing block, or tool, waits for the gate to hear of it
 
 Wait = bool | float
+Facts = Callable[[Any], Mapping[str, Any]]  # of a tool's result
 
 
 class Run:
     """Opened by `async with`; finished when the block ends, aborted where it raises.
 
-    Left open where it raises `Suspended`, since people may still answer, and after `detach()`.
+    Left open where it raises `Suspended`, since people may still answer, after `detach()`, and where the gate steers: `status`
+    is what it said last of the run's end.
     """
+
+    status: RunStatus | None = None
 
     def __init__(self, gate: Gate, thread: ThreadId, run: RunId, start: wire.RunStart | None) -> None:
         self.thread, self.id = thread, run
         self._gate, self._start = gate, start
         self.origin = Origin(thread, run, Sender("agent", gate.agent))
         self._left = False
+        self._reminders: deque[Reminder] = deque(maxlen=MOST)
 
     async def __aenter__(self) -> Run:
         if self._start is not None:
@@ -146,7 +153,14 @@ class Run:
                 return Outcome(call)  # it was taken the first time, and the answer was lost on the way
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, ReminderMessage)
+        self._reminders.extend(answer.reminders)
         return Outcome(call, answer.reminders, answer.ungated)
+
+    def take_reminders(self) -> tuple[Reminder, ...]:
+        """What machines have had to say to the model since this was last asked, however the calls were made: the newest 64."""
+        taken = tuple(self._reminders)
+        self._reminders.clear()
+        return taken
 
     async def call(
         self,
@@ -157,16 +171,20 @@ class Run:
         call: str | None = None,
         cost_usd: float | None = None,
         wait: Wait = False,
+        facts: Facts | None = None,
     ) -> Any:
         """Check, run `function(**args)` with the verdict's arguments, report; the function's result.
 
+        `facts` makes of the result what is reported beside it (a machine may want `{"complete": True}` of a read).
         Where a person answered for the tool, their result, and the function does not run. Under an id `call` it is safe after
         a restart of the agent: what has its outcome already does not run again.
         Raises `Denied` (`Rejected`, `Expired`), `Suspended`, `AlreadyMade`, what `check` raises, and what the tool raises.
         """
-        return await self._make(tool, args, lambda given: function(**given), call=call, cost_usd=cost_usd, wait=wait)
+        return await self._make(tool, args, lambda given: function(**given), facts, call=call, cost_usd=cost_usd, wait=wait)
 
-    async def _make(self, tool: str, args: Mapping[str, Any], function: Callable[[Mapping[str, Any]], Any], **how: Any) -> Any:
+    async def _make(
+        self, tool: str, args: Mapping[str, Any], function: Callable[[Mapping[str, Any]], Any], facts: Facts | None, **how: Any
+    ) -> Any:
         admitted = await self.admit(tool, args, **how)
         if not admitted.execute:
             return admitted.result
@@ -175,10 +193,11 @@ class Run:
                 result = function(admitted.args)
                 if inspect.isawaitable(result):
                     result = await result
+            found = None if facts is None else facts(result)
         except BaseException as error:
             await self.failed(admitted.call, error)
             raise
-        await self.succeeded(admitted.call, result)
+        await self.succeeded(admitted.call, result, facts=found)
         return result
 
     async def admit(
@@ -199,10 +218,10 @@ class Run:
         result = None if verdict.result is UNSET else verdict.result
         return Admitted(verdict.call, given, verdict.execute, result, verdict)
 
-    async def succeeded(self, call: str, result: Any = None) -> Outcome:
+    async def succeeded(self, call: str, result: Any = None, *, facts: Mapping[str, Any] | None = None) -> Outcome:
         """Report a success. Raises `Unreported`, with the result, where the gate does not take it."""
         try:
-            return await self.report(call, "success", content=content_of(result))
+            return await self.report(call, "success", content=content_of(result), facts=facts)
         except GateError as error:
             raise Unreported(call, result, error) from error
 
@@ -226,20 +245,21 @@ class Run:
         *,
         cost_usd: float | None = None,
         wait: Wait = False,
+        facts: Facts | None = None,
     ) -> Callable[..., Any]:
         """The function behind the gate: its bound arguments are the call's arguments, its name the tool unless `tool` is given.
 
-        Also a decorator: `@run.guard`, or `@run.guard(tool="Read", wait=True)`.
+        Also a decorator: `@run.guard`, or `@run.guard(tool="Read", wait=True)`. `facts` as of `call`.
         """
         if function is None:
-            return partial(self.guard, tool=tool, cost_usd=cost_usd, wait=wait)
+            return partial(self.guard, tool=tool, cost_usd=cost_usd, wait=wait, facts=facts)
         binding.guardable(function)
         guarded_function, name = function, tool or binding.name_of(function)
 
         @wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             bound = binding.bind(guarded_function, args, kwargs)
-            return await self._make(name, bound, partial(binding.apply, guarded_function), cost_usd=cost_usd, wait=wait)
+            return await self._make(name, bound, partial(binding.apply, guarded_function), facts, cost_usd=cost_usd, wait=wait)
 
         return guarded
 
@@ -247,15 +267,15 @@ class Run:
 
     async def finish(self) -> RunStatus:
         """The answer is there: `complete`, `failed`, or `steer` with what the model must still do."""
-        status = await self._say(wire.RunFinish())
-        self._left = status.status != "steer"
-        return status
+        self.status = await self._say(wire.RunFinish())
+        self._left = self.status.status != "steer"
+        return self.status
 
     async def abort(self, reason: str = "") -> RunStatus:
         """End the run without an answer. What waits for people is cancelled."""
-        status = await self._say(wire.RunAbort(reason=reason))
+        self.status = await self._say(wire.RunAbort(reason=reason))
         self._left = True
-        return status
+        return self.status
 
     def detach(self) -> None:
         """Leave the run open when the block ends: another process goes on with `gate.run(run=…, resume=True)`."""

@@ -23,8 +23,8 @@ from gated import wire
 from gated.client import binding, gate, run
 from gated.client.calls import Admitted, Call, Outcome, inside
 from gated.client.errors import GateUnavailable
-from gated.client.run import Wait
-from gated.events import RunId, Status, ThreadId
+from gated.client.run import Facts, Wait
+from gated.events import Reminder, RunId, Status, ThreadId
 from gated.wire import Remaining, RunStatus, Verdict
 
 __all__ = ["Gate", "Run", "connect"]
@@ -91,6 +91,11 @@ class Run:
     def thread(self) -> ThreadId:
         return self._run.thread
 
+    @property
+    def status(self) -> RunStatus | None:
+        """What the gate said last of the run's end."""
+        return self._run.status
+
     def __enter__(self) -> Run:
         self._portal(self._run.__aenter__)
         return self
@@ -144,6 +149,10 @@ class Run:
         """Say how an allowed call ended. See the async `Run.report`."""
         return self._portal(self._run.report, call, status, content=content, facts=facts, cost_usd=cost_usd, tokens=tokens)
 
+    def take_reminders(self) -> tuple[Reminder, ...]:
+        """What machines have had to say to the model since this was last asked. See the async `Run.take_reminders`."""
+        return self._run.take_reminders()
+
     def call(
         self,
         tool: str,
@@ -153,21 +162,25 @@ class Run:
         call: str | None = None,
         cost_usd: float | None = None,
         wait: Wait = False,
+        facts: Facts | None = None,
     ) -> T:
         """Check, run `function(**args)` with the verdict's arguments on this thread, report. See the async `Run.call`."""
-        return self._make(tool, args, lambda given: function(**given), call=call, cost_usd=cost_usd, wait=wait)
+        return self._make(tool, args, lambda given: function(**given), facts, call=call, cost_usd=cost_usd, wait=wait)
 
-    def _make(self, tool: str, args: Mapping[str, Any], function: Callable[[Mapping[str, Any]], T], **how: Any) -> T:
+    def _make(
+        self, tool: str, args: Mapping[str, Any], function: Callable[[Mapping[str, Any]], T], facts: Facts | None, **how: Any
+    ) -> T:
         admitted = self.admit(tool, args, **how)
         if not admitted.execute:
             return admitted.result  # type: ignore[no-any-return]  # a person's answer in the place of the tool's
         try:
             with inside(self._run.origin, admitted.verdict):
                 result = function(admitted.args)
+            found = None if facts is None else facts(result)
         except BaseException as error:
             self.failed(admitted.call, error)
             raise
-        self.succeeded(admitted.call, result)
+        self.succeeded(admitted.call, result, facts=found)
         return result
 
     def admit(
@@ -176,9 +189,9 @@ class Run:
         """Permission for one call, for those who run the tool themselves. See the async `Run.admit`."""
         return self._portal(self._run.admit, tool, args, call=call, cost_usd=cost_usd, wait=wait)
 
-    def succeeded(self, call: str, result: Any = None) -> Outcome:
+    def succeeded(self, call: str, result: Any = None, *, facts: Mapping[str, Any] | None = None) -> Outcome:
         """Report a success. See the async `Run.succeeded`."""
-        return self._portal(self._run.succeeded, call, result)
+        return self._portal(self._run.succeeded, call, result, facts=facts)
 
     def failed(self, call: str, error: Any) -> None:
         """Report the tool's error. See the async `Run.failed`."""
@@ -191,10 +204,11 @@ class Run:
         *,
         cost_usd: float | None = None,
         wait: Wait = False,
+        facts: Facts | None = None,
     ) -> Callable[..., Any]:
         """The function behind the gate; also a decorator, as the async `Run.guard`. It runs on the thread that calls it."""
         if function is None:
-            return partial(self.guard, tool=tool, cost_usd=cost_usd, wait=wait)
+            return partial(self.guard, tool=tool, cost_usd=cost_usd, wait=wait, facts=facts)
         binding.guardable(function)
         if iscoroutinefunction(function):
             raise TypeError(f"`{binding.name_of(function)}` is async: guard it with a run of `gated.client`")
@@ -203,7 +217,7 @@ class Run:
         @wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             bound = binding.bind(guarded_function, args, kwargs)
-            return self._make(name, bound, partial(binding.apply, guarded_function), cost_usd=cost_usd, wait=wait)
+            return self._make(name, bound, partial(binding.apply, guarded_function), facts, cost_usd=cost_usd, wait=wait)
 
         return guarded
 

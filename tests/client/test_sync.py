@@ -19,13 +19,13 @@ from gated.client import Call, Denied, GateUnavailable, Rejected, Suspended, syn
 from gated.core.state import RunState
 from gated.events import RunId, Sender, ThreadId
 from patience import blocking_until
-from shell.live import Live, decided, gate, tell
+from shell.live import POLICY, Live, decided, gate, tell
 
 
 @contextmanager
-def live_gate(folder: Path) -> Iterator[tuple[Live, Callable[..., Any]]]:
+def live_gate(folder: Path, policy: str = POLICY) -> Iterator[tuple[Live, Callable[..., Any]]]:
     """A gate in a thread of its own, and how to do something there."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(gate(folder)) as live:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(gate(folder, policy)) as live:
         yield live, portal.call
 
 
@@ -160,3 +160,28 @@ def test_what_cannot_be_guarded_says_so(tmp_path: Path) -> None:
             run.guard(later)
         with pytest.raises(TypeError, match="`many` is a generator"):
             run.guard(many)
+
+
+MACHINE = """
+version: 1
+agents:
+  worker: {checks: [order], allowed_tools: ["*"]}
+machines:
+  - name: whole
+    initial: unread
+    terminal: [read]
+    transitions:
+      - {on: read, from: "*", to: read, when: {facts: 'complete = "true"'}, emit: {content: "read whole"}}
+      - {on: read, from: "*", to: unread}
+"""
+
+
+def test_facts_reminders_and_the_word_on_the_end(tmp_path: Path) -> None:
+    with live_gate(tmp_path, MACHINE) as (live, _), agent(live) as worker, worker.run(run="r") as run:
+        run.guard(lambda: "text", "read", facts=lambda text: {"complete": text == "text"})()
+        assert [reminder.content for reminder in run.take_reminders()] == ["read whole"]
+        run.call("read", {}, lambda: "te", facts=lambda text: {"complete": text == "text"})
+        assert run.take_reminders() == ()
+        assert run.status is None
+    assert run.status is not None
+    assert run.status.status == "steer"

@@ -14,7 +14,7 @@ agents:
   a:
     owner: ana
     allowed_tools: [Read, Write, pay]
-    forbidden_tools: ["Read(file_path ~ \\"*.key\\")"]
+    forbidden_tools: ["Read(file_path ~ \\"*.key\\")", "Write(file_path ~ \\"*.key\\")"]
     approval_required: [pay]
     data_scope: {allowed_paths: [/workspace]}
     resource_budget: {max_calls: 60}
@@ -243,6 +243,18 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "advice",
         "approved from `t`, `pay` leads to `s`, and is not asked for any more",
     ),
+    "first what is forbidden for the same arguments": (
+        [(', "Write(file_path ~ \\"*.key\\")"', "")],
+        3,
+        "advice",
+        'transition 2 (`Write`) begins with `Read`, and `Read(file_path ~ "*.key")` is forbidden',
+    ),
+    "machines of its own alone": (
+        [("    owner", "    machines: [{name: mine, initial: s, transitions: [{on: pay, from: s, to: s}]}]\n    owner")],
+        4,
+        "advice",
+        "has machines of its own and none of the policy's (`rbw`)",
+    ),
     "machine nobody has": ([("    owner", "    machines: []\n    owner")], 16, "warning", "no agent has it"),
     "machine of other tools": (
         [("contracts:\n", "  - {name: m, initial: s, transitions: [{on: Bash, from: s, to: s}]}\ncontracts:\n")],
@@ -252,6 +264,27 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
     ),
     "key no tool supplies": (
         [("  Write: {resources", "  Write: {schema: {properties: {path: {}}, additionalProperties: false}, resources")],
+        16,
+        "warning",
+        "the key takes `file_path`, which the schema of `Write` does not have",
+    ),
+    "key that an object lacks": (
+        [
+            ('key: "{file_path}"', 'key: "{file.path}"'),
+            (
+                "  Write: {resources",
+                "  Write: {schema: {properties: {file: {properties: {name: {}}, additionalProperties: false}}}, resources",
+            ),
+        ],
+        16,
+        "warning",
+        "the key takes `file.path`, which the schema of `Write` does not have",
+    ),
+    "key that a tool of a glob lacks": (
+        [
+            ("on: Write, from", 'on: "W*", from'),
+            ("  Write: {resources", "  Write: {schema: {properties: {path: {}}, additionalProperties: false}, resources"),
+        ],
         16,
         "warning",
         "the key takes `file_path`, which the schema of `Write` does not have",

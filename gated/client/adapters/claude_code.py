@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 from gated.client.adapters import call_id, for_model, text_of
-from gated.client.calls import content_of
+from gated.client.calls import Outcome, content_of
 from gated.client.errors import GateError, Refused
 from gated.client.gate import Gate
 from gated.client.run import Wait
@@ -38,9 +38,9 @@ async def answer(gate: Gate, event: Event, *, wait: Wait = False, on_allow: OnAl
     run = gate.run(run=session, resume=True)
     match name:
         case "PostToolUse":
-            await run.report(_call(event), "success", content=content_of(event.get("tool_response")))
+            return _reminding(name, await run.report(_call(event), "success", content=content_of(event.get("tool_response"))))
         case "PostToolUseFailure":
-            await run.report(_call(event), "error", content=content_of(event.get("error")))
+            return _reminding(name, await run.report(_call(event), "error", content=content_of(event.get("error"))))
         case "PermissionDenied":
             await run.report(_call(event), "not_run", content="the host's own permissions denied it")
         case "SessionEnd":
@@ -64,6 +64,14 @@ async def _before(gate: Gate, session: str, event: Event, wait: Wait, on_allow: 
     if admitted.verdict.args is not None:
         return decision("allow", "A person edited the arguments.", dict(admitted.args))
     return decision("allow", "The gate allows it.") if on_allow == "allow" else SILENT
+
+
+def _reminding(event: str, outcome: Outcome) -> Answer:
+    """The reminders that came with an outcome, as what the host adds to the model's context."""
+    if not outcome.reminders:
+        return SILENT
+    text = "\n".join(reminder.content for reminder in outcome.reminders)
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
 
 
 def decision(word: str, reason: str, changed: dict[str, Any] | None = None) -> Answer:

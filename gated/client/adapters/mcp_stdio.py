@@ -16,6 +16,7 @@ from gated.client.adapters import for_model, text_of
 from gated.client.calls import content_of
 from gated.client.errors import GateError, Refused
 from gated.client.run import Run, Wait
+from gated.events import Reminder
 
 LINE: Final = 64 * 2**20  # bytes of a message, at most
 LIMITS: Final = strict_json.Limits(payload=LINE, depth=200, values=5_000_000, key=65_536)
@@ -109,7 +110,8 @@ class Proxy:
             result = message.get("result")
             failed = "error" in message or (isinstance(result, dict) and result.get("isError") is True)
             content = message.get("error") if "error" in message else _content(result)
-            await self._report(call, "error" if failed else "success", content)
+            reminders = await self._report(call, "error" if failed else "success", content)
+            message = _reminding(message, reminders)
         await self._to_host(message)
 
     async def ended(self, why: str) -> None:
@@ -119,11 +121,12 @@ class Proxy:
         while self._running:
             await self._report(self._running.popitem()[1], "error", why)
 
-    async def _report(self, call: str, status: Any, content: Any) -> None:
+    async def _report(self, call: str, status: Any, content: Any) -> tuple[Reminder, ...]:
+        """The reminders that the gate answers with."""
         try:
-            await self._run.report(call, status, content=content_of(content))
+            return (await self._run.report(call, status, content=content_of(content))).reminders
         except GateError:
-            pass  # it ran, and the host must have its answer; the call lapses by its timeout
+            return ()  # it ran, and the host must have its answer; the call lapses by its timeout
 
 
 def _wanted(params: Any) -> tuple[str, Message]:
@@ -138,6 +141,16 @@ def _wanted(params: Any) -> tuple[str, Message]:
 def _key(message: Message) -> str | None:
     number = message.get("id")
     return json.dumps(number) if isinstance(number, str | int) and not isinstance(number, bool) else None
+
+
+def _reminding(message: Message, reminders: tuple[Reminder, ...]) -> Message:
+    """An answer with reminders for the model behind what the tool said: a host has no other place for them."""
+    result = message.get("result")
+    said = result.get("content") if isinstance(result, dict) else None
+    if not reminders or not isinstance(result, dict) or not isinstance(said, list):
+        return message
+    content = [*said, *({"type": "text", "text": reminder.content} for reminder in reminders)]
+    return {**message, "result": {**result, "content": content}}
 
 
 def _content(result: Any) -> Any:

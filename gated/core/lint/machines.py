@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from gated.core.lint.advice import Advice, Subject, may_call, may_meet
+from gated.core.lint.advice import Advice, Level, Subject, may_call, may_meet
 from gated.core.order.lint import May, calls_to_terminal, distances, flaws
 from gated.core.order.machines import Machine, Transition
 from gated.core.policy import Profile
@@ -23,6 +24,7 @@ def machines(subject: Subject) -> Iterator[Advice]:
             seen.add(machine.name)
             if "order" in stages:
                 yield from _agent(subject, name, profile, machine, stages)
+        yield from _without_base(subject, name, profile)
     for position, entry in enumerate(subject.policy.entry.machines):
         if entry.name not in seen and subject.policy.agents:
             yield Advice(("machines", position), f"machine `{entry.name}` is dead: no agent has it")
@@ -51,8 +53,49 @@ def _agent(subject: Subject, name: str, profile: Profile, machine: Machine, stag
             yield Advice(where, f"machine `{machine.name}` watches nothing that `{name}` may call", "advice")
         return
     yield from _unmet(where, machine, may)
+    yield from _forbidden_first(where, profile, machine, may)
     yield from _resets(subject, name, machine)
     yield from _ends(subject, where, profile, machine, may, stages)
+
+
+def _without_base(subject: Subject, name: str, profile: Profile) -> Iterator[Advice]:
+    """A list of machines is all that an agent has: who writes only machines of its own may have meant to add them."""
+    base = [entry.name for entry in subject.policy.entry.machines]
+    listed = {machine.name for machine in profile.machines.machines}
+    if base and listed and listed.isdisjoint(base):
+        message = (
+            f"`{name}` has machines of its own and none of the policy's ({', '.join(f'`{b}`' for b in base)}): list what it needs"
+        )
+        yield Advice(subject.place(name, "machines"), message, "advice")
+
+
+def _forbidden_first(where: Path, profile: Profile, machine: Machine, may: May) -> Iterator[Advice]:
+    """Calls that the machine lets begin only with a call that is forbidden for the same arguments, and are not forbidden."""
+    if "privilege" not in dict(profile.stages):
+        return
+    roots = {path[0] for path in machine.key.paths}
+    for index, transition in enumerate(machine.transitions):
+        if transition.action == "warn" or transition.lists(machine.initial) or not may(transition):
+            continue
+        leading = [t for t in machine.transitions if transition.lists(t.to) and t.on.text != transition.on.text]
+        barred = [_barring(profile, t, transition, roots) for t in leading]
+        if barred and None not in barred:
+            begins = f"transition {index + 1} (`{transition.on.text}`) begins with `{leading[0].on.text}`"
+            message = f"machine `{machine.name}`: {begins}, and `{barred[0]}` is forbidden: for the same arguments forbid both"
+            yield Advice(where, message, "advice")
+
+
+def _barring(profile: Profile, first: Transition, then: Transition, roots: set[str | int]) -> str | None:
+    """The forbidden pattern that takes some calls of `first`, by what the key is made of, where none takes those of `then`."""
+    for pattern in profile.privilege.forbidden_patterns:
+        tool, reads = first.on.exact_tool, pattern.reads
+        if tool is None or not reads or not roots.issuperset(reads) or not pattern.matches_wide_name(tool):
+            continue
+        other = then.on.exact_tool
+        also = [p for p in profile.privilege.forbidden_patterns if other is not None and p.matches_wide_name(other)]
+        if not any(p.takes_arguments(pattern) for p in also):
+            return pattern.text
+    return None
 
 
 def _unmet(where: Path, machine: Machine, may: May) -> Iterator[Advice]:
@@ -131,14 +174,24 @@ def _limits(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, st
 
 def _keys(subject: Subject, place: Path, machine: Machine) -> Iterator[Advice]:
     """Key fields that the schema of a watched tool does not have."""
-    watched = dict.fromkeys(t.on.exact_tool for t in machine.transitions if t.on.exact_tool)
-    for field in machine.key.fields:
-        root = field.split(".")[0].split("[")[0]
+    tools = subject.policy.entry.tools
+    watched = [tool for tool in tools if any(t.on.matches_name(tool) for t in machine.transitions)]
+    for field, path in zip(machine.key.fields, machine.key.paths, strict=True):
         for tool in watched:
-            schema = subject.schema(tool)
-            if schema is None or root in (schema.get("properties") or {}):
-                continue
-            closed = schema.get("additionalProperties") is False
-            if closed or schema.get("properties"):
+            level = _lacks(subject.schema(tool), path)
+            if level is not None:
                 message = f"machine `{machine.name}`: the key takes `{field}`, which the schema of `{tool}` does not have"
-                yield Advice((*place, "key"), message, "warning" if closed else "advice")
+                yield Advice((*place, "key"), message, level)
+
+
+def _lacks(schema: Any, path: Sequence[str | int]) -> Level | None:
+    """Whether values of a schema lack what a path leads to: surely where it takes nothing else, else perhaps."""
+    for step in path:
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if not isinstance(step, str) or not isinstance(schema, dict):
+            return None
+        if step not in (properties or {}):
+            closed = schema.get("additionalProperties") is False
+            return "warning" if closed else "advice" if properties else None
+        schema = (properties or {})[step]
+    return None

@@ -6,8 +6,11 @@ Advice, never an error: a machine that only ever warns is written with a state t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from gated.core.order.machines import Machine, Path, Transition
+
+STATUSES: Final = ("success", "error")  # how calls end that move anything
 
 
 def lint(machines: Sequence[Machine]) -> list[tuple[str, str]]:
@@ -92,19 +95,26 @@ def _dead(machine: Machine, index: int, reached: dict[str, int]) -> Iterator[str
     if not listed:
         yield f"{_name(machine, index)} can never fire: nothing reaches a state that it lists"
         return
-    rivals = [i for i in range(index) if _takes_all(machine.transitions[i], transition)]
-    if all(any(machine.transitions[i].lists(state) for i in rivals) for state in listed):
-        yield f"{_name(machine, index)} can never fire: {_name(machine, rivals[0])} comes first for the same calls"
+    ends = STATUSES if transition.status == "any" else (transition.status,)
+    rivals = {(state, end): _rival(machine, index, state, end) for state in listed for end in ends}
+    names = [_name(machine, rival) for rival in sorted({rival for rival in rivals.values() if rival is not None})]
+    if None not in rivals.values():
+        come = "comes" if len(names) == 1 else "come"
+        yield f"{_name(machine, index)} can never fire: {' and '.join(names)} {come} first for the same calls"
 
 
-def _takes_all(earlier: Transition, later: Transition) -> bool:
-    """Whether every call and outcome that fits `later` fits `earlier`, as far as that can be seen."""
-    same_calls = earlier.on.text == later.on.text or (
-        not earlier.on.needs_args and later.on.exact_tool is not None and earlier.on.matches_name(later.on.exact_tool)
-    )
+def _rival(machine: Machine, index: int, state: str, end: str) -> int | None:
+    """The earlier transition that takes all of this one's calls in a state, where they end so."""
+    later = machine.transitions[index]
+    earlier = enumerate(machine.transitions[:index])
+    return next((i for i, transition in earlier if transition.lists(state) and _takes_all(transition, later, end)), None)
+
+
+def _takes_all(earlier: Transition, later: Transition, end: str) -> bool:
+    """Whether every call and outcome that fits `later`, ending so, fits `earlier`, as far as that can be seen."""
     return (
-        same_calls
-        and earlier.status in ("any", later.status)
+        earlier.on.takes_all(later.on)
+        and earlier.status in ("any", end)
         and (earlier.content is None or (later.content is not None and earlier.content.text == later.content.text))
         and (earlier.facts is None or (later.facts is not None and earlier.facts.text == later.facts.text))
     )

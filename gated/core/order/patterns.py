@@ -46,10 +46,10 @@ class PatternError(ValueError):
 class Condition:
     """`field OP "value"`: holds where one of the field's values does. A field that leads nowhere never holds."""
 
-    __slots__ = ("_holds", "_key", "_steps", "_wide", "op", "text")
+    __slots__ = ("_any", "_holds", "_key", "_steps", "_wide", "op", "text")
 
-    def __init__(self, steps: tuple[fields.Step, ...], op: str, text: str, holds: Test, wide: Test) -> None:
-        self._steps, self._holds, self._wide, self.op, self.text = steps, holds, wide, op, text
+    def __init__(self, steps: tuple[fields.Step, ...], op: str, text: str, holds: Test, wide: Test, *, any: bool) -> None:
+        self._steps, self._holds, self._wide, self.op, self.text, self._any = steps, holds, wide, op, text, any
         self._key = steps[0] if len(steps) == 1 and isinstance(steps[0], str) else None
 
     @property
@@ -71,6 +71,15 @@ class Condition:
         """What is compared."""
         return map(fields.render, self._found(args))
 
+    def shown(self, args: Args) -> str | None:
+        """The value that says most of whether it holds: one of which it does, else the first; None: there is none."""
+        values = list(self.values(args))
+        return next((value for test in (self._holds, self._wide) for value in values if test(value)), next(iter(values), None))
+
+    def follows_from(self, other: Condition) -> bool:
+        """Whether it holds wherever the other does, as far as that can be seen."""
+        return self.text == other.text or (self._any and self._steps == other._steps)
+
     def _found(self, args: Args) -> Iterable[Any]:
         if self._key is not None:
             return (args[self._key],) if self._key in args else ()
@@ -84,7 +93,9 @@ class Pattern:
         "_conditions",
         "_glob",
         "_glob_wide",
+        "_inside",
         "_name",
+        "_name_text",
         "_name_wide",
         "exact_tool",
         "needs_args",
@@ -95,6 +106,7 @@ class Pattern:
     def __init__(self, text: str) -> None:
         self.text = text
         name, inside, offset = _split(text)
+        self._name_text, self._inside = name, inside
         self._name, self._name_wide, rank = _name_tests(text, name)
         self.exact_tool: str | None = name if rank == 3 else None
         self._conditions: tuple[Condition, ...] = ()
@@ -161,6 +173,20 @@ class Pattern:
             return False
         return self.matches(tool, args)
 
+    def takes_all(self, other: Pattern) -> bool:
+        """Whether it matches exactly whatever the other does, as far as that can be seen."""
+        names = other.exact_tool is not None and self.matches_name(other.exact_tool)
+        if not names and self._name_text.strip("*") and self._name_text != other._name_text:
+            return False
+        return not self.needs_args or self.takes_arguments(other)
+
+    def takes_arguments(self, other: Pattern) -> bool:
+        """The same of what stands in the parentheses alone."""
+        if self._inside == other._inside:
+            return True
+        mine, theirs = self._conditions, other._conditions
+        return bool(mine) and all(any(condition.follows_from(given) for given in theirs) for condition in mine)
+
     def explain(self, tool: str, args: Args) -> list[str]:
         """Lines for people: which part matched and which did not."""
         lines = [f"name: `{escape_text(tool)}` {_does(self._name(tool), self._name_wide(tool))}"]
@@ -180,7 +206,7 @@ def _all(conditions: tuple[Condition, ...], args: Args) -> bool:
 
 
 def _explain(condition: Condition, args: Args) -> str:
-    value = next(iter(condition.values(args)), None)
+    value = condition.shown(args)
     if value is None:
         return f"{condition.text}: does not match, for the arguments have no such field"
     return f"{condition.text}: `{escape_text(value)}` {_does(condition.holds(args), condition.holds_wide(args))}"
@@ -289,7 +315,8 @@ def _condition(text: str, head: re.Match[str], value: re.Match[str], offset: int
     holds, wide = _part(text, offset + value.start(1), _OPERATORS[op.removeprefix("!")], operand)
     if op.startswith("!"):  # these do not fold: ignoring case, they would hold of less
         holds = wide = _negated(holds)
-    return Condition(steps, op, f'{field} {op} "{value[1]}"', holds, wide)
+    anything = op == "~" and bool(operand) and not operand.strip("*")
+    return Condition(steps, op, f'{field} {op} "{value[1]}"', holds, wide, any=anything)
 
 
 # --- tests: the exact one and the wide one ----------------------------------------------------------------------------

@@ -80,6 +80,17 @@ def test_a_transition_behind_one_that_takes_all_its_calls(first: dict[str, Any],
         ("T(a)", "T(a)", True),
         ("mcp__*", "other", False),
         ("T", "mcp__*", False),
+        ("*", "mcp__*", True),
+        ("*", "/mcp__.*/(a)", True),
+        ("mcp__*", "mcp__a*", False),
+        ('T(a ~ "*")', 'T(a = "x")', True),
+        ('T(a~"**")', 'T(b = "x", a !~ "y")', True),
+        ('T(a ~ "x")', 'T(b = "y", a  ~ "x")', True),
+        ('T(a ~ "*", b = "x")', 'T(a = "x")', False),
+        ('T(a ~ "*")', 'T(b = "x")', False),
+        ('T(a ~ "*")', "T(a)", False),
+        ('T(a != "*")', 'T(a = "x")', False),
+        ('T(a ~ "")', 'T(a = "x")', False),
     ],
 )
 def test_patterns_that_take_another_s_calls(first: str, second: str, dead: bool) -> None:
@@ -90,6 +101,15 @@ def test_patterns_that_take_another_s_calls(first: str, second: str, dead: bool)
 def test_several_transitions_may_take_a_call_s_states_between_them() -> None:
     rules = [step("T", "s", "t"), step("T", "t", "s"), step("T", "*", "s")]
     assert [m.split(":")[0] for m in messages(machine(transitions=rules))] == ["transition 3 (`T`) can never fire"]
+
+
+def test_several_transitions_may_take_the_ends_of_a_call_between_them() -> None:
+    rules = [step("T", "s", "t"), step("T", "s", "u", when="error"), step("T", "s", "v", when="any")]
+    (message,) = [m for m in messages(machine(transitions=rules)) if "never fire" in m]
+    assert message == "transition 3 (`T`) can never fire: transition 1 (`T`) and transition 2 (`T`) come first for the same calls"
+    for other in ({"content": "x"}, {"status": "error", "content": "x"}):
+        rules[1] = step("T", "s", "u", when=other)
+        assert not any(message.startswith("transition 3") for message in messages(machine(transitions=rules)))
 
 
 def test_a_machine_that_never_ends() -> None:

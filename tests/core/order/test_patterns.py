@@ -1,5 +1,6 @@
 """Tool-call patterns: the published cases, the three ways to match, what is refused, and attackers' arguments."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -214,6 +215,17 @@ def test_conditions_refused(text: str) -> None:
                 'c[*] = "z": does not match, for the arguments have no such field',
             ],
         ),
+        (
+            'T(a[*] = "x", b[*] = "x", c[*] = "x")',  # of many values the one that decides is shown
+            "T",
+            {"a": ["w", "X", "x"], "b": ["w", "X"], "c": ["w", "v"]},
+            [
+                "name: `T` matches",
+                'a[*] = "x": `x` matches',
+                'b[*] = "x": `X` matches only widely',
+                'c[*] = "x": `w` does not match',
+            ],
+        ),
     ],
 )
 def test_explain(text: str, tool: str, args: dict[str, Any], lines: list[str]) -> None:
@@ -287,3 +299,37 @@ def test_a_mebibyte_from_an_attacker(text: str) -> None:
     assert not pattern.matches("T", args)
     assert not pattern.matches_wide("T", args)
     assert process_time() - start < 2  # backtracking would take longer than the universe is old; the rest is a busy machine
+
+
+HEADS = ["T", "t", "U", "*", "**", "T*", "/T|U/", "/.*/"]
+PARENTHESES = [
+    "",
+    "(*)",
+    "(x)",
+    '(a ~ "*")',
+    '(a ~ "x*")',
+    '(a = "x")',
+    '(a !~ "*")',
+    '(a[*] ~ "*")',
+    '(b = "x", a = "x")',
+    '(a ~ "")',
+]
+GIVEN: list[dict[str, Any]] = [
+    {},
+    {"a": "x"},
+    {"a": ""},
+    {"a": ["x"]},
+    {"a": []},
+    {"b": "x", "a": "x"},
+    {"b": "x"},
+    {"c": "x"},
+]
+
+
+def test_what_is_said_to_take_all_of_another_s_calls_does() -> None:
+    patterns = [compile_pattern(name + inside) for name in HEADS for inside in PARENTHESES]
+    said = [(mine, other) for mine in patterns for other in patterns if mine.takes_all(other)]
+    assert len(said) > 500
+    for mine, other in said:
+        for tool, args in itertools.product(("T", "t", "U", "Tx"), GIVEN):
+            assert mine.matches(tool, args) or not other.matches(tool, args), (mine.text, other.text, tool, args)
