@@ -161,10 +161,12 @@ def main() -> None:
     parser.add_argument("--uvloop", action="store_true", help="the daemon on uvloop (extra `gated[uvloop]`)")
     parser.add_argument("--state", action="store_true", help="starts, loads and memory with big state, nothing else")
     parser.add_argument("--cluster", action="store_true", help="workers on the JetStream log, nothing else")
-    if "--cluster" in sys.argv:  # which has options of its own
-        from benchmarks import cluster  # which needs this module
+    parser.add_argument("--canned", action="store_true", help="what a verdict costs without a server or a disk, nothing else")
+    if "--cluster" in sys.argv or "--canned" in sys.argv:  # which have options of their own
+        from benchmarks import canned, cluster  # which need this module
 
-        cluster.main([argument for argument in sys.argv[1:] if argument != "--cluster"])
+        own = canned.main if "--canned" in sys.argv else cluster.main
+        own([argument for argument in sys.argv[1:] if argument not in ("--cluster", "--canned")])
         return
     chosen = parser.parse_args()
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"}

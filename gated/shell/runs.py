@@ -24,6 +24,7 @@ from gated import wire
 from gated.core import decide as core
 from gated.core.answers import due_times, next_due
 from gated.core.policy import Policy
+from gated.core.redaction.cover import expected
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
@@ -172,6 +173,8 @@ class Runs:
             while (batch := await self._next_batch()) is not None:
                 self._embedded_for = self.registry.known
                 batch = await self._embedded(batch)
+                if len(batch) > 1:
+                    self.registry.current.redactor.expect(expected(said.observation for said in batch))
                 settled: list[Settled] = []
                 for said in batch:
                     if not self._at_once(said, settled) and (item := await self._persisting.do(self._settle, said)) is not None:

@@ -9,7 +9,7 @@ INVARIANT: an observation with nothing to redact is recorded as it is, and costs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -183,8 +183,22 @@ def is_clear(said: Observation, redactor: Redactor) -> bool:
                 return False
         return True
     if isinstance(said, OutcomeReported):
-        return not redactor.suspects((said.content, said.facts) if said.facts else said.content)
+        return not redactor.suspects(_reported(said))
     return False
+
+
+def expected(observations: Iterable[Observation]) -> Iterator[Any]:
+    """The values that `is_clear` asks a redactor about, for `Redactor.expect`."""
+    for said in observations:
+        if isinstance(said, IntentsReceived):
+            for wanted in said.calls:
+                yield wanted.args
+        elif isinstance(said, OutcomeReported):
+            yield _reported(said)
+
+
+def _reported(said: OutcomeReported) -> Any:
+    return (said.content, said.facts) if said.facts else said.content
 
 
 def _quotes(wanted: Wanted, redactor: Redactor) -> bool:

@@ -21,8 +21,8 @@ from gated.core.chain import Anchors, CheckpointNote
 from gated.events import GENESIS, AgentId, Record, RunId, ThreadId
 from gated.shell.log import Due, LogConflict, LogDamaged, LogLocked, LogUnavailable, Positioned
 from gated.shell.log.sealing import Sealing
-from gated.shell.log.sqlite_file import COLUMNS, connect_reader, meaning, take_lock, unreadable_words
-from gated.shell.log.sqlite_writer import Job, Writer
+from gated.shell.log.sqlite_file import APPEND, COLUMNS, ROW, connect_reader, meaning, take_lock, unreadable_words
+from gated.shell.log.sqlite_writer import Job, Statement, Writer
 
 FETCH: Final = 512
 POLL: Final = 0.1  # seconds between looks at the file while following it
@@ -31,6 +31,7 @@ _INSERT: Final = f"insert into records ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, 
 _FIRST: Final = "insert or ignore into heads values (?, ?, ?)"
 _NEXT: Final = "update heads set seq = ?, hash = ? where thread = ? and seq = ? and hash = ?"
 _DUE: Final = "insert or replace into deadlines values (?, ?, ?)"
+_APPENDS: Final = {size: f"{APPEND} {', '.join([ROW] * size)}" for size in (1 << bits for bits in range(11))}
 _CHECKPOINT: Final = """insert into checkpoints (position, note) select ?1, ?2
 where not exists (select 1 from checkpoints where position = ?1 and note = ?2)"""
 
@@ -74,7 +75,7 @@ class SqliteLog:
         await self._write(compare_and_append)
 
     async def append_many(self, records: Sequence[Record], dues: Sequence[Due] = ()) -> None:
-        await self._write(_appending(records, dues))
+        await self._writing().submit(_appending(records, dues), _as_one(records, dues))
 
     async def put_policy(self, digest: str, text: bytes) -> None:
         await self._write(_running("insert or ignore into policies values (?, ?)", digest, text))
@@ -223,17 +224,32 @@ def _running(sql: str, *values: Any) -> Job:
 
 
 def _appending(records: Sequence[Record], dues: Sequence[Due] = ()) -> Job:
-    rows = [(r.thread, r.run, r.seq, r.at, r.kind, r.prev, r.hash, r.body) for r in records]
-
     def append(connection: sqlite3.Connection) -> None:
         for record in records:
             if not _advanced(connection, record):
                 raise LogConflict(record.thread, record.seq, _last(connection, record.thread))
-        connection.executemany(_INSERT, rows)
+        connection.executemany(_INSERT, [(r.thread, r.run, r.seq, r.at, r.kind, r.prev, r.hash, r.body) for r in records])
         if dues:
             connection.executemany(_DUE, dues)
 
     return append
+
+
+def _as_one(records: Sequence[Record], dues: Sequence[Due]) -> Statement | None:
+    """The same as one statement, where it is not too many rows: as many as the next power of two, so that few are prepared."""
+    size = 1 << (len(records) + len(dues) - 1).bit_length()
+    if size not in _APPENDS:
+        return None
+
+    def statement(epoch: int) -> tuple[str, Sequence[Any]]:
+        of = str(epoch)
+        values: list[Any] = [v for r in records for v in (of, r.thread, r.run, r.seq, r.at, r.kind, r.prev, r.hash, r.body)]
+        for thread, run, due in dues:
+            values += (of, thread, run, None, due, None, None, None, None)
+        values += [None] * (9 * size - len(values))
+        return _APPENDS[size], values
+
+    return statement
 
 
 def _advanced(connection: sqlite3.Connection, record: Record) -> bool:

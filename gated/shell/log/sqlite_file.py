@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import aiosqlite
 
+from gated.events import GENESIS
 from gated.shell.log import LogDamaged, LogError, LogLocked, LogUnavailable
 
 SCHEMA_VERSION: Final = 1
@@ -61,6 +62,28 @@ SCHEMA: Final = (
     + _GUARDS.format(table="checkpoints", same="id = new.id")
 )
 
+# What a writer appends, as rows of a view that only its connection has, so that any number of them is one statement. A row
+# without a body is a deadline, one without a thread is nothing.
+_APPENDING: Final = f"""
+create temp view appending as select '' as epoch, {COLUMNS} from records;
+create temp trigger append_record instead of insert on appending when new.body is not null
+begin
+    select raise(abort, 'another writer') where not exists (select 1 from meta where key = 'epoch' and value = new.epoch);
+    update heads set seq = new.seq, hash = new.hash where thread = new.thread and seq = new.seq - 1 and hash = new.prev;
+    select raise(abort, 'not the next') where changes() = 0 and (new.seq <> 1 or new.prev <> '{GENESIS}');
+    insert into heads select new.thread, new.seq, new.hash where new.seq = 1;
+    insert into records ({COLUMNS})
+    values (new.thread, new.run, new.seq, new.at, new.kind, new.prev, new.hash, new.body);
+end;
+create temp trigger append_deadline instead of insert on appending when new.body is null and new.thread is not null
+begin
+    select raise(abort, 'another writer') where not exists (select 1 from meta where key = 'epoch' and value = new.epoch);
+    insert or replace into deadlines values (new.thread, new.run, new.at);
+end;
+"""
+ROW: Final = f"({', '.join('?' * 9)})"  # epoch, then the columns; of a deadline the moment is `at`
+APPEND: Final = "insert into appending values"
+
 
 def connect(path: Path) -> tuple[sqlite3.Connection, int]:
     """The writing connection, and the epoch that begins with it. Raises `sqlite3.Error`, `LogUnavailable`."""
@@ -73,6 +96,8 @@ def connect(path: Path) -> tuple[sqlite3.Connection, int]:
         connection.executescript(f"begin immediate; {SCHEMA} commit;")
         if not connection.execute("select 1 from heads limit 1").fetchall():
             connection.execute(_HEADS)
+        connection.execute("pragma temp_store = memory")
+        connection.executescript(_APPENDING)
         sql = "update meta set value = cast(value as integer) + 1 where key = 'epoch' returning cast(value as integer)"
         return connection, int(connection.execute(sql).fetchall()[0][0])
     except BaseException:

@@ -1,7 +1,8 @@
 """The one thread that writes a SQLite log, with natural group commit.
 
 Whatever queued during the last commit goes into the next transaction, and all waiters of a commit are woken by one call into the
-event loop. A job that fails fails alone: its batch is done again, each job behind a savepoint.
+event loop. A job that fails fails alone: its batch is done again, each job behind a savepoint. One that is alone may be a single
+statement: this thread needs Python's lock before and after each, and whoever decides meanwhile has it.
 INVARIANT: a transaction begins by reading the epoch; where it is another writer's, this writer never writes again.
 """
 
@@ -12,10 +13,10 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -27,11 +28,13 @@ from gated.shell.log.sqlite_file import connect, meaning
 log = structlog.get_logger("gated.log")
 
 Job = Callable[[sqlite3.Connection], None]
+Statement = Callable[[int], tuple[str, Sequence[Any]]]  # of the epoch: SQL that reads it, and its values
 
 
 class _Write(NamedTuple):
     job: Job
     done: asyncio.Future[None]
+    whole: Statement | None
 
 
 class _SealNow(NamedTuple):
@@ -54,12 +57,15 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="gated-log", daemon=True)
         self._thread.start()
 
-    async def submit(self, job: Job) -> None:
-        """Returns when the job is durable. A cancelled wait does not take it back."""
+    async def submit(self, job: Job, whole: Statement | None = None) -> None:
+        """Returns when the job is durable. A cancelled wait does not take it back.
+
+        `whole` is all of it as one statement, which changes nothing and is an `IntegrityError` where the job would fail.
+        """
         if self._closed:
             raise LogUnavailable("the log is closed")
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.put(_Write(job, done))
+        self._queue.put(_Write(job, done, whole))
         await done
 
     async def seal(self) -> None:
@@ -114,10 +120,22 @@ class Writer:
     def _commit(self, batch: list[_Write]) -> dict[int, Exception]:
         """Write a batch in one transaction; which of it failed, and why."""
         try:
+            if len(batch) == 1 and self._at_once(batch[0].whole):
+                return {}
             return self._transact(batch, guarded=False)
         except Exception as error:
             self._roll_back()
             return dict.fromkeys(range(len(batch)), self._meaning(error))
+
+    def _at_once(self, whole: Statement | None) -> bool:
+        """Do a job that is one statement, a transaction of its own. False: the job itself will say why not."""
+        if whole is None or self._fenced is not None:
+            return False
+        try:
+            self._connection.execute(*whole(self.epoch))
+        except sqlite3.IntegrityError:
+            return False
+        return True
 
     def _meaning(self, error: Exception) -> Exception:
         return meaning(self._path, "write", 0, error) if isinstance(error, sqlite3.Error) else error

@@ -3,9 +3,12 @@
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gated.core.redaction.detectors import DetectorName, finder
 from gated.core.redaction.personal import is_card, is_iban
+from gated.core.redaction.redactor import RedactEntry, compile_redactor
 from gated.core.redaction.rules import Limit
 from gated.core.redaction.secrets import is_telling, rules
 
@@ -80,6 +83,32 @@ def test_found(kind: str, text: str) -> None:
 def test_left_alone(text: str) -> None:
     assert EVERYTHING.kind_of(text) is None
     assert EVERYTHING.spans(text, 9) == []
+
+
+TEXTS = st.sampled_from([text for texts in FOUND.values() for text in texts]) | st.text(max_size=20) | st.just("AKCa1B2c3D4e5F6")
+
+
+@given(st.lists(TEXTS, max_size=4), st.lists(TEXTS, max_size=4))
+def test_what_is_expected_is_answered_as_it_is_without(coming: list[str], asked: list[str]) -> None:
+    plainly, expecting = (compile_redactor(RedactEntry(detectors=get_args(DetectorName)), {}) for _ in range(2))
+    expecting.expect({"text": text} for text in coming)
+    for text in (*coming, *asked):
+        assert expecting.suspects({"text": text}) == plainly.suspects({"text": text})
+
+
+def test_what_is_expected_is_looked_at_together() -> None:
+    redactor, looks = compile_redactor(RedactEntry(), {}), list[str]()
+
+    class Looks:
+        def suspects(self, text: str) -> bool:
+            looks.append(text)
+            return False
+
+    object.__setattr__(redactor, "finder", Looks())
+    calls = [{"path": f"src/f{number}.py"} for number in range(3)]
+    redactor.expect(iter(calls))
+    assert not any(map(redactor.suspects, calls))
+    assert looks == ["path\nsrc/f0.py\npath\nsrc/f1.py\npath\nsrc/f2.py"]
 
 
 def test_only_what_is_asked_for() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gated.core.chain import CheckpointNote, Damage, verify_records
-from gated.events import Record, ThreadId
+from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogDamaged, LogError, LogLocked, LogUnavailable
 from gated.shell.log.sqlite import SqliteLog, open_for_reading, open_for_writing
 from shell.log.backends import all_of, chained, intact
@@ -35,6 +35,36 @@ async def damage_in(path: Path) -> Damage | None:
         return verify_records([item async for item in log.read_all()]).damage
     finally:
         await log.close()
+
+
+async def statements_of(log: SqliteLog, records: list[Record], dues: list[tuple[ThreadId, RunId, int]]) -> set[str]:
+    """What its writer says to SQLite to append; a statement is told again for what its triggers do."""
+    assert log._writer is not None
+    said: list[str] = []
+    log._writer._connection.set_trace_callback(said.append)
+    await log.append_many(records, dues)
+    log._writer._connection.set_trace_callback(None)
+    return set(said)
+
+
+async def test_an_append_is_one_statement(tmp_path: Path) -> None:
+    log = await open_for_writing(tmp_path / "log.db")
+    records = [record for thread in "abcdefg" for record in chained(thread, 3)]
+    dues = [(ThreadId("a"), RunId("a-r"), 7), (ThreadId("b"), RunId("b-r"), 0)]
+    assert len(await statements_of(log, records[:2], [])) == 1
+    assert len(await statements_of(log, records[2:], dues)) == 1
+    assert await all_of(log) == records
+    assert [due async for due in log.open_deadlines()] == [(7, "a", "a-r")]
+    assert await intact(log) == 21
+    await log.close()
+
+
+async def test_more_than_one_statement_may_have_is_appended_too(tmp_path: Path) -> None:
+    log = await open_for_writing(tmp_path / "log.db")
+    records = chained("t", 1500)
+    await log.append_many(records)
+    assert await all_of(log) == records
+    await log.close()
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
