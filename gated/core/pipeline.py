@@ -103,8 +103,6 @@ def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
 
 def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
     rules, run = hearing.profile.dfa, hearing.run
-    if hearing.roomy and not hearing.nested and run.dfa.phase in rules.calm:
-        return ()
     found = dfa.check(rules, run.dfa, _taken(hearing, rules, run), hearing.nested)
     for seat in hearing.ancestors:
         over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
@@ -234,7 +232,9 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
     failed: list[str] = []
     asks: list[Finding] = []
     answered: list[Finding] = []
-    for stage, watched in hearing.profile.heard:
+    profile = hearing.profile
+    calm = hearing.roomy and not hearing.nested and hearing.run.dfa.phase in profile.dfa.calm
+    for stage, watched in profile.heard_in_calm if calm else profile.heard:
         try:
             found = CHECKS[stage](hearing)
             if found == ():  # the usual case
@@ -259,7 +259,7 @@ def rule(hearing: Hearing, lifted: frozenset[str], observed: tuple[Finding, ...]
             else:
                 asks.append(finding)
         if denied is not None:
-            return _ruling("deny", denied, findings, failed, _after(hearing.profile.stages, stage), (), ())
+            return _ruling("deny", denied, findings, failed, _after(profile.stages, stage), (), ())
     if asks:
         return _ruling("suspend", asks[0], findings, failed, (), tuple(asks), tuple(answered))
     if not findings:

@@ -37,7 +37,8 @@ Path = tuple[str | int, ...]
 class Profile(Struct, frozen=True, kw_only=True):
     """One agent's compiled rules. `stages` are its enabled ones in pipeline order, with whether each is only observed.
 
-    `heard` are those of them that can say something: not those of `silent`, which have no rules.
+    `heard` are those of them that can say something: not those of `silent`, which have no rules. `heard_in_calm` are those that
+    can also where its `room` holds and its phase is one of `dfa.calm`.
     """
 
     name: AgentId
@@ -46,6 +47,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     ceilings_watched: bool  # its ceilings are only observed
     stages: tuple[tuple[Watchable, bool], ...]
     heard: tuple[tuple[Watchable, bool], ...]
+    heard_in_calm: tuple[tuple[Watchable, bool], ...]
     silent: frozenset[Watchable]
     operator_opens: bool
     max_open: int | None
@@ -67,11 +69,15 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     def staged(self, stages: tuple[tuple[Watchable, bool], ...]) -> Profile:
         """The same rules with other stages enabled, or observed."""
-        return replace(self, stages=stages, heard=_heard(stages, self.silent))
+        return replace(self, stages=stages, **_hearers(stages, self.silent, self.dcbf))
 
 
-def _heard(stages: tuple[tuple[Watchable, bool], ...], silent: frozenset[Watchable]) -> tuple[tuple[Watchable, bool], ...]:
-    return tuple(item for item in stages if item[0] not in silent)
+def _hearers(
+    stages: tuple[tuple[Watchable, bool], ...], silent: frozenset[Watchable], barriers: dcbf.DcbfRules
+) -> dict[str, tuple[tuple[Watchable, bool], ...]]:
+    calm = {"dfa", "dcbf"} if barriers.roomy else {"dfa"}
+    heard = tuple(item for item in stages if item[0] not in silent)
+    return {"heard": heard, "heard_in_calm": tuple(item for item in heard if item[0] not in calm)}
 
 
 def _room(
@@ -239,7 +245,7 @@ class _Compiler:
             observed=observed,
             ceilings_watched=observed or entry.modes.get("ceilings") == "observe",
             stages=stages,
-            heard=_heard(stages, silent),
+            **_hearers(stages, silent, barriers),
             silent=silent,
             operator_opens=entry.runs.opened_by == "operator",
             max_open=entry.runs.max_open,
