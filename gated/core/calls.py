@@ -96,26 +96,22 @@ def may_open(turn: Turn, agent: AgentId, *, by_operator: bool, elsewhere: int = 
 def each(turn: Turn, call: Call) -> None:
     """Decide a call and apply the verdict: open its ticket, record it, end the run if it must end."""
     judged = judge(turn, call)
-    if isinstance(judged, Judged):
-        _conclude(turn, judged)
+    if isinstance(judged, Judged):  # first: an `isinstance` that is no costs ten times as much for these types
+        decided = judged.decided
+        if not decided.known:
+            turn.turn_away(decided)
+            return
+        if decided.decision == "suspend":
+            opened = waiting.ticket_for(turn, (judged,), atomic=False)
+            turn.do(opened)
+            decided = replace(decided, ticket=opened.ticket)
+        turn.do(decided)
+        if judged.ends is not None:
+            turn.end(judged.ends)
     elif isinstance(judged, Repeat):
         turn.replies.append(judged)
     else:
         turn.refuse(judged.code, judged.reason, call.id)
-
-
-def _conclude(turn: Turn, judged: Judged) -> None:
-    decided = judged.decided
-    if not decided.known:
-        turn.turn_away(decided)
-        return
-    if decided.decision == "suspend":
-        opened = waiting.ticket_for(turn, (judged,), atomic=False)
-        turn.do(opened)
-        decided = replace(decided, ticket=opened.ticket)
-    turn.do(decided)
-    if judged.ends is not None:
-        turn.end(judged.ends)
 
 
 def recall(turn: Turn, asked: RecallRequested) -> None:
@@ -136,7 +132,8 @@ def recall(turn: Turn, asked: RecallRequested) -> None:
 
 def judge(turn: Turn, call: Call) -> Judgement:
     """The verdict on one call of an intent, nothing applied."""
-    run = turn.run
+    run = turn.opened
+    assert run is not None
     known = run.known(call.id)
     if known is not None:
         if known.args_sha256 == call.args_sha256:

@@ -134,8 +134,12 @@ class Turn:
         """Find the run, and what it is bound to."""
         registry, runs = self.registry, self.state.runs
         run = self.opened = runs.open.get(self.run_id) or runs.get(self.run_id)
-        policy = self.policy = registry.current if run is None else registry.known[run.policy]
-        self.profile = policy.nobody if run is None else policy.profile(run.agent)
+        if run is None:
+            policy = self.policy = registry.current
+            self.profile = policy.nobody
+        else:
+            policy = self.policy = registry.known[run.policy]
+            self.profile = policy.profile(run.agent)
         self.vault, self.subject, kind = registry.vault, "", policy.redactor.subject
         if kind is not None and self.vault is not None:
             self.subject = subject_of(kind, self.state.thread, self.run_id, {} if run is None else run.labels)

@@ -118,7 +118,7 @@ class MachineSet:
         kept = self._kept.get(tool)
         if kept is not None:
             value = "" if kept.field is None else args.get(kept.field, MISSING)
-            if value.__class__ in SCALARS and len(text := render(value)) <= MEMORABLE:
+            if value.__class__ in SCALARS and len(text := value if value.__class__ is str else render(value)) <= MEMORABLE:
                 return _touched(kept, text)
         watches = self._by_name.get(tool)
         if watches is None:

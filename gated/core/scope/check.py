@@ -9,6 +9,7 @@ paths must be real paths: were links in them followed too, whoever may write bes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from gated.core.scope.addresses import host_forms, is_bare, normal_host
@@ -47,6 +48,8 @@ ALLOWED_BY_NAME: Final = ScopeFinding(None, lexical=True)
 TOO_MUCH: Final = "the call names, or may name, more paths, hosts and escaped texts than are looked at: split it into several"
 _WITH_PARTS: Final = (dict, list, tuple)
 NOTHING_DECLARED: Final[Mapping[str, Kind]] = {}
+KEPT: Final = 16_384  # paths of which is kept whether they are plainly inside, of all scopes together
+MEMORABLE: Final = 256  # characters of the longest that is kept
 
 
 class Scope:
@@ -125,13 +128,17 @@ class Scope:
             elif kind == "path":
                 if by_path or self.follows_links or not isinstance(value, str):
                     return None
-                folder = self._paths.plainly_inside(value)
-                if folder is None or not self._forbidden.spares(folder):
+                if not (_is_kept_plainly_inside(self, value) if len(value) <= MEMORABLE else self.is_plainly_inside(value)):
                     return None
                 by_path = True
             elif kind != "none":
                 return None
         return ALLOWED_BY_NAME if by_path else ALLOWED
+
+    def is_plainly_inside(self, path: str) -> bool:
+        """Whether a path needs no reading, is inside, and no pattern stands in it. A no is not certain."""
+        folder = self._paths.plainly_inside(path)
+        return folder is not None and self._forbidden.spares(folder)
 
     def paths_to_resolve(self, tool: str, args: Mapping[str, Any]) -> tuple[str, ...]:
         """The paths whose links `check` must know; none unless the scope says `resolve: true`."""
@@ -230,6 +237,11 @@ class Scope:
         """A slash at the end lets a pattern that ends with one match the folder itself."""
         forbidden = self._forbidden.find_in(f"{normal(path)}/" for path in located)
         return None if forbidden is None else _forbidden(forbidden.form, forbidden)
+
+
+@lru_cache(KEPT)
+def _is_kept_plainly_inside(scope: Scope, path: str) -> bool:
+    return scope.is_plainly_inside(path)
 
 
 def _forbidden(text: str, hit: Hit) -> Refusal:
