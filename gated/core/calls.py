@@ -148,9 +148,9 @@ def bounds(turn: Turn, call: Call) -> Judged | None:
     assert run is not None
     if run.end:
         code, reason = ended_reason(call.tool, run.end, run.reason)
-        known = run.refusals < limits.max_refusals and run.asked < limits.max_calls
+        known = run.refusals < limits.max_refusals and run.asked() < limits.max_calls
         return Judged(call, denied(call, code, reason, skipped=_enabled(turn.profile), known=known, hop=False))
-    if run.asked >= limits.max_calls:
+    if run.asked() >= limits.max_calls:
         reason = f"the run has asked for {limits.max_calls} calls, the most that one run may"
         return Judged(call, denied(call, "lifecycle.limit", reason, skipped=_enabled(turn.profile), known=False, hop=False))
     if len(run.in_flight) >= limits.max_in_flight:

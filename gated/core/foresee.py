@@ -67,7 +67,7 @@ def remaining(turn: Turn, asked: CanIAsked | None = None) -> Remaining:
 
 def _limits(turn: Turn) -> Iterator[Limit]:
     run, profile, caps, ceilings = turn.run, turn.profile, turn.policy.limits, turn.profile.ceilings
-    yield _limit("limits.max_calls", "lifecycle.limit", "calls", caps.max_calls, run.asked)
+    yield _limit("limits.max_calls", "lifecycle.limit", "calls", caps.max_calls, run.asked())
     if ceilings.max_hops is not None:
         hops = _limit("max_hops", "ceilings.hops", "calls", ceilings.max_hops, run.hop_count)
         yield replace(hops, enforced=not profile.ceilings_watched)

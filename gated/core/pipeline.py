@@ -117,11 +117,10 @@ def _taken(hearing: Hearing, rules: dfa.DfaRules, run: RunState) -> int:
 
 
 def _order(hearing: Hearing) -> tuple[Finding, ...]:
-    call = hearing.call
-    if not hearing.touched.touches and not hearing.touched.findings:
+    touched, call = hearing.touched, hearing.call
+    if not touched.touches and not touched.findings:
         return ()
-    order = hearing.state.order
-    return engine.gate(hearing.profile.machines, order, hearing.run_id, call.tool, hearing.touched, call.args)
+    return engine.gate(hearing.profile.machines, hearing.state.order, hearing.run_id, call.tool, touched, call.args)
 
 
 def _contracts(hearing: Hearing) -> tuple[Finding, ...]:

@@ -215,9 +215,8 @@ class RunState(Struct, frozen=True, gc=False):
         """What the run itself was admitted, without its children."""
         return self.tally if self.below is None else self.tally.without(self.below)
 
-    @property
     def asked(self) -> int:
-        """How many calls the run knows."""
+        """How many calls the run knows. (No property: to read one costs a decision as much as ten attributes.)"""
         calls = self.calls
         return len(calls.open) + calls.final.size + len(self.in_flight)
 

@@ -160,7 +160,7 @@ def test_a_state_from_before_anything_was_packed_is_read() -> None:
     run = state.runs[RunId("r")]
     found = {name: run.known(CallId(name)) for name in "abcde"}
     assert {name: msgspec.to_builtins(known) for name, known in found.items()} == {**calls, "e": None}
-    assert run.asked == 4
+    assert run.asked() == 4
     assert list(state.runs.open) == ["r"]
     assert state.policies == ("p1", "p2")
     assert states.load(states.dump(state)) == state
@@ -310,7 +310,7 @@ def test_what_waits_in_a_loaded_run_is_decoded_when_somebody_asks_for_it() -> No
     assert states.dump(loaded) == states.dump(state)
     assert [each._map for each in late] == [None, None]
     assert found.tickets[TicketId("t0007")] == waiting(7)
-    assert found.asked == 300
+    assert found.asked() == 300
     assert states.dump(loaded) == states.dump(state)
     assert loaded == state
     assert state == loaded
