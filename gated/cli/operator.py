@@ -72,13 +72,15 @@ class Operator:
         self._refused: dict[str, str] = {}
 
     async def ask(self, verb: str, **question: Any) -> Any:
-        """An answer of the API; None where it has none to give."""
+        """An answer of the API; None where there is no such thing. Ends the command where the gate cannot answer."""
         try:
             answer = await self._client.request(f"{self._prefix}.api.{verb}", msgspec.json.encode(question), timeout=SECONDS)
         except (NatsError, TimeoutError) as error:
             fail(f"the gate does not answer `{verb}`: {error or type(error).__name__}")
         if answer.headers and "Nats-Service-Error" in answer.headers:
-            return None
+            if answer.headers.get("Nats-Service-Error-Code") == wire.NOT_THERE:
+                return None
+            fail(f"the gate does not answer `{verb}`: {answer.headers['Nats-Service-Error']}", NO)
         return json.loads(answer.data)
 
     async def say(self, thread: str, run: str, said: Any, done: Callable[[View], bool]) -> View:

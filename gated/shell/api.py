@@ -8,39 +8,63 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
 import nats.micro
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from nats.micro.request import Request
 from nats.micro.service import Service
 
-from gated import ingress, wire
+from gated import ingress
 from gated.core.foresee import remaining
 from gated.core.links import with_links
+from gated.core.state import RunState, ThreadState
 from gated.core.turn import Turn
 from gated.errors import GatedError
 from gated.events import CanIAsked, Record, RunId, Sender, ThreadId, TicketId
+from gated.ingress import Unreadable
 from gated.shell.damaged import NOT_ITS_HASH, is_whole
 from gated.shell.log import LogError, ThreadDamaged
 from gated.shell.paths import links_of
 from gated.shell.runs import Runs
 from gated.ticket_views import line_view, open_ticket, ticket_views
 from gated.views import run_view
+from gated.wire.questions import (
+    NOT_THERE,
+    Bare,
+    LogRead,
+    LogThread,
+    PolicyShow,
+    RunsCanI,
+    RunsShow,
+    TicketsPage,
+    TicketsShow,
+    read_question,
+)
 
 PAGE_BYTES: Final = 500_000
 PAGE_ITEMS: Final = 500
 STOP_SECONDS: Final = 2.0  # for the questions that are being answered
 
-Verb = Callable[[dict[str, Any]], Awaitable[Any]]
+
+class Verb(NamedTuple):
+    """What may be asked, and who answers it."""
+
+    question: type[Struct]
+    answer: Callable[[Any], Awaitable[Any]]
 
 
 class ApiError(GatedError):
     """A request that cannot be answered as it is."""
+
+
+class NotThere(ApiError):
+    """What is asked about does not exist."""
 
 
 async def serve(client: Client, runs: Runs, prefix: str, more: Mapping[str, Verb] | None = None) -> Service:
@@ -60,41 +84,37 @@ async def stop(service: Service) -> None:
 
 
 def _verbs(runs: Runs) -> dict[str, Verb]:
-    async def health(_: dict[str, Any]) -> Any:
+    async def health(_: Bare) -> Any:
         current = runs.registry.current
         told = msgspec.to_builtins(runs.health)
         return {"ok": not runs.health.why, "policy": current.digest, "agents": sorted(current.agents), **told}
 
-    async def policy_show(asked: dict[str, Any]) -> Any:
+    async def policy_show(asked: PolicyShow) -> Any:
         """The current policy, or the one with a digest that the log knows."""
-        digest = asked.get("policy", runs.registry.current.digest)
+        digest = asked.policy if asked.policy is not None else runs.registry.current.digest
         known = runs.registry.known.get(digest)
-        text = known.text if known is not None else await runs.log.policy(str(digest))
+        text = known.text if known is not None else await runs.log.policy(digest)
         if text is None:
-            raise ApiError(f"the log has no policy `{digest}`")
+            raise NotThere(f"the log has no policy `{digest}`")
         return {"policy": digest, "text": msgspec.Raw(text)}
 
-    async def runs_show(asked: dict[str, Any]) -> Any:
-        thread, run = _id(asked, "thread"), _id(asked, "run")
-        state = await runs.look(ThreadId(thread))
-        runs.telemetry.looked(ThreadId(thread))
-        found = state.runs.get(RunId(run))
-        if found is None:
-            raise ApiError(f"there is no run `{run}` on thread `{thread}`")
-        return run_view(state, RunId(run), runs.registry.known[found.policy])
-
-    async def can_i(asked: dict[str, Any]) -> Any:
-        """What is left to a run, and what would be decided on `calls`; nothing is taken for it."""
-        thread, run = ThreadId(_id(asked, "thread")), RunId(_id(asked, "run"))
-        calls = asked.get("calls", [])
-        if not isinstance(calls, list) or len(calls) > wire.MOST_QUESTIONS:
-            raise ApiError(f"`calls` is a list of at most {wire.MOST_QUESTIONS} calls")
+    async def found_run(asked: RunsShow | RunsCanI) -> tuple[ThreadState, RunId, RunState]:
+        thread, run = ThreadId(asked.thread), RunId(asked.run)
         state = await runs.look(thread)
         runs.telemetry.looked(thread)
         found = state.runs.get(run)
         if found is None:
-            raise ApiError(f"there is no run `{run}` on thread `{thread}`")
-        wanted = tuple(ingress.wanted_from(call, i) for i, call in enumerate(calls))
+            raise NotThere(f"there is no run `{run}` on thread `{thread}`")
+        return state, run, found
+
+    async def runs_show(asked: RunsShow) -> Any:
+        state, run, found = await found_run(asked)
+        return run_view(state, run, runs.registry.known[found.policy])
+
+    async def can_i(asked: RunsCanI) -> Any:
+        """What is left to a run, and what would be decided on `calls`; nothing is taken for it."""
+        state, run, found = await found_run(asked)
+        wanted = tuple(ingress.wanted_from(call, i) for i, call in enumerate(asked.calls))
         question, at = CanIAsked(Sender("agent", found.agent), wanted), time.time_ns() // 1000
         answer = remaining(turn := Turn(runs.registry, state, run, at), question)
         if turn.unfollowed:
@@ -102,15 +122,15 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
             answer = remaining(Turn(runs.registry, state, run, at), question)
         return answer
 
-    async def tickets_list(_: dict[str, Any]) -> Any:
+    async def tickets_list(_: Bare) -> Any:
         """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
         await runs.open_tickets.whole()
         threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
         return [view for thread in threads for view in await tickets_of(runs, thread)]
 
-    async def tickets_page(asked: dict[str, Any]) -> Any:
+    async def tickets_page(asked: TicketsPage) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""
-        found, after = _Page(), _number(asked, "after")
+        found, after = _Page(), asked.after
         searched = runs.open_tickets.complete  # asked first: what is found while the lines are read is not on this page
         for ticket, place in runs.open_tickets.after(after):
             line = await _line(runs, ticket)
@@ -119,24 +139,20 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
             after = place.number
         return {"tickets": found.items, "after": after, "complete": not found.full and searched}
 
-    async def tickets_show(asked: dict[str, Any]) -> Any:
+    async def tickets_show(asked: TicketsShow) -> Any:
         """The lines of the tickets that are named and open; with `closed`, also of those that closed lately."""
-        names = asked.get("tickets")
-        if not isinstance(names, list) or len(names) > PAGE_ITEMS:
-            raise ApiError(f"the request wants `tickets`, a list of at most {PAGE_ITEMS} ids")
-        closed = asked.get("closed") is True
-        lines = [await _line(runs, str(name), closed=closed) for name in names]
+        lines = [await _line(runs, name, closed=asked.closed) for name in asked.tickets]
         return {"tickets": [line for line in lines if line is not None]}
 
-    async def log_head(_: dict[str, Any]) -> Any:
+    async def log_head(_: Bare) -> Any:
         return {"position": await runs.log.head()}
 
-    async def log_read(asked: dict[str, Any]) -> Any:
+    async def log_read(asked: LogRead) -> Any:
         """Records of all threads behind the position `after`, up to the position `until` where that is given.
 
         Of those that are not what their hashes say only the positions are told.
         """
-        found, after, until = _Page(), _number(asked, "after"), _number(asked, "until")
+        found, after, until = _Page(), asked.after, asked.until
         lost: list[int] = []
         async for position, record in runs.log.read_all(after):
             if until and position > until:
@@ -148,11 +164,11 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
             after = position
         return {"records": found.items, "after": after, "complete": not found.full, "damaged": lost}
 
-    async def log_thread(asked: dict[str, Any]) -> Any:
+    async def log_thread(asked: LogThread) -> Any:
         """Records of a thread behind the number `after`."""
-        found, after = _Page(), _number(asked, "after")
-        runs.telemetry.looked(ThreadId(_id(asked, "thread")))
-        async for record in runs.log.read(ThreadId(_id(asked, "thread")), after):
+        found, after, thread = _Page(), asked.after, ThreadId(asked.thread)
+        runs.telemetry.looked(thread)
+        async for record in runs.log.read(thread, after):
             if not is_whole(record):
                 raise ThreadDamaged(record.thread, record.seq, NOT_ITS_HASH)
             if record.seq != after + 1 or not found.takes(_stored(record)):
@@ -161,16 +177,16 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         return {"records": found.items, "after": after, "complete": not found.full}
 
     return {
-        "health": health,
-        "policy.show": policy_show,
-        "runs.show": runs_show,
-        "can_i": can_i,
-        "tickets.list": tickets_list,
-        "tickets.page": tickets_page,
-        "tickets.show": tickets_show,
-        "log.head": log_head,
-        "log.read": log_read,
-        "log.thread": log_thread,
+        "health": Verb(Bare, health),
+        "policy.show": Verb(PolicyShow, policy_show),
+        "runs.show": Verb(RunsShow, runs_show),
+        "can_i": Verb(RunsCanI, can_i),
+        "tickets.list": Verb(Bare, tickets_list),
+        "tickets.page": Verb(TicketsPage, tickets_page),
+        "tickets.show": Verb(TicketsShow, tickets_show),
+        "log.head": Verb(Bare, log_head),
+        "log.read": Verb(LogRead, log_read),
+        "log.thread": Verb(LogThread, log_thread),
     }
 
 
@@ -217,28 +233,16 @@ def _stored(record: Record) -> dict[str, Any]:
     return {"hash": record.hash, "body": msgspec.Raw(record.body)}
 
 
-def _number(asked: dict[str, Any], name: str) -> int:
-    value = asked.get(name, 0)
-    if not isinstance(value, int) or value < 0:
-        raise ApiError(f"`{name}` is a whole number from 0")
-    return value
-
-
-def _id(asked: dict[str, Any], name: str) -> str:
-    value = asked.get(name)
-    if not isinstance(value, str) or not ingress.is_id(value):
-        raise ApiError(f"the request wants `{name}`, an id")
-    return value
-
-
 def _handler(verb: Verb) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
         if not request._msg.reply.startswith("_INBOX."):
             return  # an answer to any other subject would let its sender speak in the daemon's name
         try:
-            asked = msgspec.json.decode(request.data, type=dict[str, Any]) if request.data else {}
-            await request.respond(msgspec.json.encode(await verb(asked)))
-        except (ApiError, msgspec.MsgspecError) as error:
+            asked = read_question(verb.question, request.data)
+            await request.respond(msgspec.json.encode(await verb.answer(asked)))
+        except NotThere as error:
+            await request.respond_error(NOT_THERE, str(error))
+        except (ApiError, Unreadable) as error:
             await request.respond_error("400", str(error))
         except LogError as error:
             await request.respond_error("503", str(error))

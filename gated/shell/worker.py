@@ -54,6 +54,7 @@ from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.shell.succession import wish_of
 from gated.shell.unfinished import finish_erasures
+from gated.wire.questions import Bare, ClusterDrain
 
 DRAIN, UNDO = b"drain", b"undo"
 START_SECONDS: Final = 30.0
@@ -373,27 +374,31 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
 def cluster(made: Worker) -> dict[str, questions.Verb]:
     """The verbs that only a cluster answers."""
 
-    async def status(_: dict[str, Any]) -> Any:
+    async def status(_: Bare) -> Any:
         return await status_of(made.place, made.members.living())
 
-    async def drain(asked: dict[str, Any]) -> Any:
-        name = str(asked.get("worker", ""))
+    async def drain(asked: ClusterDrain) -> Any:
+        name = asked.worker
         known = [beat.worker for beat in made.members.living()]
         if name not in known:
-            raise questions.ApiError(f"there is no worker `{name}`: {', '.join(known) or 'none'} are there")
+            raise questions.NotThere(f"there is no worker `{name}`: {', '.join(known) or 'none'} are there")
         try:
             said = await made.place.client.request(
-                made.subject("drain", name), UNDO if asked.get("undo") else DRAIN, timeout=LEAVE_SECONDS + 1
+                made.subject("drain", name), UNDO if asked.undo else DRAIN, timeout=LEAVE_SECONDS + 1
             )
         except (NatsError, TimeoutError) as error:
             raise questions.ApiError(f"worker `{name}` does not answer: {str(error) or 'no answer in time'}") from error
         return json.loads(said.data)
 
-    async def tickets_list(_: dict[str, Any]) -> Any:
+    async def tickets_list(_: Bare) -> Any:
         """The open tickets of all workers."""
         await made.view.open_tickets.whole()
         places = {(place.thread, place.run) for _, place in made.view.open_tickets.after(0)}
         threads = dict.fromkeys(thread for thread, _ in sorted(places))
         return [view for thread in threads for view in await questions.tickets_of(made.view, thread)]
 
-    return {"cluster.status": status, "cluster.drain": drain, "tickets.list": tickets_list}
+    return {
+        "cluster.status": questions.Verb(Bare, status),
+        "cluster.drain": questions.Verb(ClusterDrain, drain),
+        "tickets.list": questions.Verb(Bare, tickets_list),
+    }

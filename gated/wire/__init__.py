@@ -50,6 +50,7 @@ from gated.wire.outbound import (
     to_approvers,
     verdict,
 )
+from gated.wire.questions import NOT_THERE
 from gated.wire.subjects import (
     PREFIX,
     RE,
@@ -70,6 +71,7 @@ __all__ = [
     "MAX_PAYLOAD",
     "MOST_QUESTIONS",
     "MSGPACK",
+    "NOT_THERE",
     "OF_TICKETS",
     "PREFIX",
     "RE",

@@ -219,10 +219,10 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
     except strict_json.BadJson as error:
         raise Unreadable(f"ingress.{error.code}", str(error)) from error
     except (msgspec.MsgspecError, OverflowError) as error:
-        raise _unfit(str(error)) from error
+        raise unfit(str(error)) from error
 
 
-def _unfit(said: str) -> Unreadable:
+def unfit(said: str) -> Unreadable:
     """msgspec's words of a message that is JSON but none of the contract's, with the place as we write it."""
     what, _, place = said.partition(" - at ")
     pattern = next((pattern for pattern in _WORDS if what.endswith(f"matching regex {pattern!r}")), None)
