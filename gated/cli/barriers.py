@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
+from gated.cli.output import NO, Json, draw, fail, run_async, say, say_json, writing
 from gated.cli.plots import DRAWN, Line, Panel, sparkline, svg
 from gated.cli.progress import progressed
 from gated.cli.which_log import Folder, LogOption, log_of
@@ -88,7 +88,7 @@ def _print(found: Sequence[Closest], curves: Curves, verified: Verified, recorde
         line = sparkline(_values(curves[(item.thread, item.run)], item.barrier))
         said = (item.barrier, str(item.runs), f"[{colour}]{item.value:g}[/]", item.run, item.call or "the start", str(item.seq))
         drawn.add_row(escape(said[0]), said[1], said[2], *(escape(str(cell)) for cell in said[3:]), line)
-    console.print(drawn)
+    draw(drawn)
     report, asked = verified.admitted.report(), verified.asked.report()
     mark = "[green]forward invariant[/]" if report["forward_invariant"] else "[red]not forward invariant[/]"
     say(f"calls let in: {_counts(report)}: {mark}")

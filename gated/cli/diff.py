@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, Json, run_async, say, say_json, table
+from gated.cli.output import NO, Json, run_async, say, say_json, short, table
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy
 from gated.core.structure import Differing, differences
@@ -96,7 +96,7 @@ def _print(found: tuple[Differing, ...], flips: list[tuple[Compared, Compared]],
 def _row(a: Compared, b: Compared) -> tuple[object, ...]:
     old, new = (_word(side) for side in (a, b))
     why = b.why or (b.derived.reason if b.derived and b.derived.reason else a.derived.reason if a.derived else "")
-    return a.run, a.call, a.tool, old, new, (why or "")[:90]
+    return a.run, a.call, a.tool, old, new, short(why or "", 90)
 
 
 def _word(found: Compared) -> str:
@@ -105,4 +105,4 @@ def _word(found: Compared) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else f"{text[:120]}…"
+    return short(text, 120)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gated import canonical, ingress, strict_json
-from gated.cli.output import NO, Json, colour, console, fail, run_async, say, say_json, telling
+from gated.cli.output import NO, Json, colour, draw, fail, run_async, say, say_json, short, telling
 from gated.cli.reading import compiled, document_of
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
@@ -176,7 +176,9 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
 def _print(case: Case, explanation: Explanation, document: Document | None) -> None:
     verdict, plea = explanation.verdict, case.draft.plea
     shown = json.dumps(plea.args, ensure_ascii=False)
-    say(f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {escape(shown[:200])} of {escape(case.agent)}")
+    say(
+        f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {escape(short(shown, 200))} of {escape(case.agent)}"
+    )
     recorded = explanation.recorded
     if recorded is not None and recorded.decision != verdict.decision:
         approved = f"people approved it (ticket {recorded.ticket})" if recorded.ticket else "nothing stood against it"
@@ -195,7 +197,7 @@ def _grid(rows: list[tuple[str, str, str]]) -> None:
         drawn.add_column(overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    console.print(drawn, highlight=False)
+    draw(drawn)
 
 
 def _stage_rows(report: StageReport) -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from gated.cli.output import place_of
+from gated.cli.output import place_of, short
 from gated.events import Body, CallDecided, CallRefused, CallSettled, DataErased, RunId, RunOpened, ThreadId
 from gated.units import rfc3339
 
@@ -87,12 +87,12 @@ def rows(position: int, body: Body) -> Iterator[Row]:
         match decision:
             case CallDecided():
                 why = f"{decision.code or ''} {decision.reason or ''}".strip()
-                yield (*head, decision.decision, decision.tool, why[:WHY])
+                yield (*head, decision.decision, decision.tool, short(why, WHY))
             case CallRefused():
-                yield (*head, "refused", (decision.call or "")[:CALL], f"{decision.code} {decision.reason}"[:WHY])
+                yield (*head, "refused", short(decision.call or "", CALL), short(f"{decision.code} {decision.reason}", WHY))
             case CallSettled():
-                yield (*head, decision.status, decision.call[:CALL], decision.summary[:WHY])
+                yield (*head, decision.status, short(decision.call, CALL), short(decision.summary, WHY))
             case DataErased():
-                yield (*head, "erased", "", f"the data of {decision.subject}"[:WHY])
+                yield (*head, "erased", "", short(f"the data of {decision.subject}", WHY))
             case _:
                 yield (*head, msgspec.to_builtins(decision)["kind"].replace("_", " "), "", "")

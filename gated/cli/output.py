@@ -44,7 +44,7 @@ Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of
 
 NO, CANNOT = 1, 2
 STDOUT: Final = Path("-")
-WIDEST = 10_000  # characters of a line
+WIDEST: Final = 1 << 30  # characters of a line
 
 
 class Safe(Console):
@@ -103,13 +103,30 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         drawn.add_column(column)
     for row in cells:
         drawn.add_row(*map(escape, row))
-    wide = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
-    if not console.is_terminal:
-        Safe(width=max(1, wide), emoji=False).print(drawn)
-    elif wide <= console.width:
-        console.print(drawn)
-    else:
+    if console.is_terminal and _width(drawn) > console.width:
         _stacked(columns, cells)
+    else:
+        draw(drawn)
+
+
+def draw(drawn: Table) -> None:
+    """Show a table: in the terminal's width to people, by a pipe with every cell whole and a line a row."""
+    if console.is_terminal:
+        console.print(drawn, highlight=False)
+        return
+    lines = Safe(width=max(1, _width(drawn)), emoji=False).render_lines(drawn, pad=False)
+    for line in lines:
+        sys.stdout.write("".join(segment.text for segment in line).rstrip() + "\n")
+
+
+def _width(drawn: Table) -> int:
+    """Of a table that is not squeezed into any width."""
+    return Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
+
+
+def short(text: str, most: int) -> str:
+    """A text for people in at most so many characters, which shows where it is cut; whole by a pipe."""
+    return text if len(text) <= most or not console.is_terminal else f"{text[: most - 1]}…"
 
 
 def _stacked(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

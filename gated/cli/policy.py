@@ -19,7 +19,7 @@ from gated.cli.diff import diff
 from gated.cli.explain import explain_call
 from gated.cli.help import group
 from gated.cli.init import init
-from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, writing
+from gated.cli.output import NO, Json, console, fail, run_async, say, say_json, short, writing
 from gated.cli.reading import POLICY, PolicyArgument, compiled, document_of
 from gated.cli.running import bind
 from gated.cli.suggest import suggest_policy
@@ -85,7 +85,7 @@ def _print_result(result: Result) -> None:
 
 
 def _short(value: Any) -> str:
-    return json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)[:400]
+    return short(json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False), 400)
 
 
 def schema() -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from gated.cli import timeline as timelines
 from gated.cli.can_i import can_i
 from gated.cli.help import group
-from gated.cli.output import NO, Json, colour, fail, place_of, run_async, say, say_beneath, say_json, table
+from gated.cli.output import NO, Json, colour, fail, place_of, run_async, say, say_beneath, say_json, short, table
 from gated.cli.progress import progressed
 from gated.cli.running import kill, start
 from gated.cli.which_log import Folder, LogFirst, LogPath, TheRun, log_and, log_of
@@ -74,7 +74,7 @@ def ls(log_: LogPath = None, data: Folder = None, json_: Json = False) -> None:
     columns = ("opened", "run", "agent", "status", "calls", "steps", "cost $", "task")
     fields = ("opened_at", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
     views = [{**view, "opened_at": view["opened_at"][:19], "run": place_of(view["thread"], view["run"])} for view in views]
-    table(columns, ([str(view[field] if view[field] is not None else "")[:200] for field in fields] for view in views))
+    table(columns, ([short(str(view[field] if view[field] is not None else ""), 200) for field in fields] for view in views))
 
 
 @app.command("show", cls=LogFirst, epilog="Example: gated runs show r1")
@@ -142,7 +142,7 @@ async def _curve(log: str, thread: ThreadId, run: RunId) -> Curve | None:
 def _print_head(view: dict[str, Any]) -> None:
     say(f"[bold]run {escape(view['run'])}[/] of {escape(view['agent'])} on thread {escape(view['thread'])}: {view['status']}")
     if view["task"]:
-        say(f"task {escape(view['task'][:200])}")
+        say(f"task {escape(short(view['task'], 200))}")
     if view["reason"]:
         say(f"because {escape(view['reason'])}")
 
@@ -158,11 +158,13 @@ def _story(body: Body) -> list[str]:
                 word = f"[{colour(decision.decision)}]{decision.decision:7}[/]"
                 why = f"  {decision.code}: {decision.reason}" if decision.code else ""
                 would = f"  (would {decision.would}: observed only)" if decision.would else ""
-                lines.append(f"{word} {escape(decision.tool)} [dim]{escape(decision.call[:12])}[/]{escape(why)}{would}")
+                lines.append(f"{word} {escape(decision.tool)} [dim]{escape(short(decision.call, 12))}[/]{escape(why)}{would}")
             case CallRefused():
                 lines.append(f"[red]refused[/] {escape(decision.call or '')} {decision.code}: {escape(decision.reason)}")
             case CallSettled():
-                lines.append(f"[dim]{decision.status:7} {escape(decision.call[:12])} {escape(decision.summary[:80])}[/]")
+                lines.append(
+                    f"[dim]{decision.status:7} {escape(short(decision.call, 12))} {escape(short(decision.summary, 80))}[/]"
+                )
                 lines += [f"[red]broken [/] {escape(finding.reason)}" for finding in decision.breached]
                 lines += [f"[cyan]remind [/] {escape(reminder.content)}" for reminder in decision.reminders]
             case RunAnswered():

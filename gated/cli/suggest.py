@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, Json, errors, fail, run_async, say_json, writing
+from gated.cli.output import NO, Json, errors, fail, run_async, say_json, short, writing
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
@@ -110,7 +110,7 @@ def _list(title: str, items: list[Compared], why: Any) -> None:
     if items:
         _tell(f"{title}: {len(items)}")
     for item in items[:SHOWN]:
-        _tell(f"  {escape(item.run)} {escape(item.call)} {escape(item.tool)}: {escape(str(why(item) or ''))[:160]}")
+        _tell(f"  {escape(item.run)} {escape(item.call)} {escape(item.tool)}: {escape(short(str(why(item) or ''), 160))}")
     if len(items) > SHOWN:
         _tell(f"  and {len(items) - SHOWN} more: --json lists them all")
 

@@ -70,6 +70,12 @@ def listing(lines: Sequence[Line], *, selected: int | None = None, width: int | 
     return drawn
 
 
+def listed(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same as a table with every cell whole: its columns and rows."""
+    columns = ("ticket", "left", "agent", "call", "why")
+    return columns, [(line["ticket"], time_left(line).plain, line["agent"], _call(line, None).plain, why(line)) for line in lines]
+
+
 def time_left(line: Line) -> Text:
     """Until the ticket expires: `42s`, `14m`, `3h`; red once it is about to."""
     seconds = max(0, int(datetime.fromisoformat(line["expires_at"]).timestamp() - time.time()))
@@ -153,12 +159,12 @@ def _pretty(value: Any, indent: str) -> str:
     return text  # a list of plain values: the terminal wraps it
 
 
-def _call(line: Line) -> Text:
+def _call(line: Line, name: int | None = NAME) -> Text:
     more = f" and {line['calls'] - 1} more" if isinstance(line["calls"], int) and line["calls"] > 1 else ""
     preview = line["preview"]
     hidden = line["args_bytes"] - len(preview.encode())
     rest = f" +{some(hidden, 'byte')}" if hidden > 0 else ""
-    return Text.assemble((escape_text(line["tool"], NAME), "bold"), f" {preview}{rest}{more}")
+    return Text.assemble((escape_text(line["tool"], name or len(line["tool"])), "bold"), f" {preview}{rest}{more}")
 
 
 def _plain(text: str) -> Text:

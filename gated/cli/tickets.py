@@ -14,7 +14,7 @@ from gated import wire
 from gated.cli import ticket_text
 from gated.cli.desk import Desk, DeskError, Line, Whereabouts, sit_down
 from gated.cli.help import group
-from gated.cli.output import CANNOT, NO, Authority, Json, Prefix, console, fail, run_async, say, say_json
+from gated.cli.output import CANNOT, NO, Authority, Json, Prefix, console, fail, run_async, say, say_json, table
 from gated.cli.passwords import NoPassword, PasswordFile
 from gated.cli.shared import taking
 from gated.cli.watch import watch as watch_tickets
@@ -67,8 +67,10 @@ def ls(
     found = _at_desk(where, lambda desk: desk.tickets())
     if json_:
         say_json(found)
-    elif found:
+    elif found and console.is_terminal:
         console.print(ticket_text.listing(found))
+    elif found:
+        table(*ticket_text.listed(found))
     else:
         say("no tickets wait")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.output import colour, console, on_one_line, say
+from gated.cli.output import colour, console, draw, on_one_line, say, short
 from gated.cli.plots import sparkline
 from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
@@ -32,7 +32,7 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
         drawn.add_column(title, no_wrap=title not in ("verdict", "outcome"))
     for span in found.spans:
         drawn.add_row(*_row(span, found, length, width))
-    console.print(drawn)
+    draw(drawn)
     for mark in found.marks:
         say(f"[dim]+{_seconds(mark.at - found.opened_at):>8}[/]  {escape(mark.what)}")
     if curve is not None and curve.samples:
@@ -52,7 +52,7 @@ def _row(span: Span, found: Timeline, length: int, width: int) -> tuple[str, ...
     if span.moves:
         outcome += f" [dim]{escape(on_one_line(', '.join(span.moves)))}[/]"
     at = f"+{_seconds(span.asked_at - found.opened_at)}"
-    return at, escape(span.call[:12]), escape(span.tool[:24]), _bar(span, found, length, width), verdict, outcome
+    return at, escape(short(span.call, 12)), escape(short(span.tool, 24)), _bar(span, found, length, width), verdict, outcome
 
 
 def _bar(span: Span, found: Timeline, length: int, width: int) -> str:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from gated.cli.help import single
 from gated.cli.logs import threads_of
-from gated.cli.output import NO, Json, Keys, run_async, say, say_json, table
+from gated.cli.output import NO, Json, Keys, run_async, say, say_json, short, table
 from gated.cli.progress import progressed
 from gated.cli.subjects import vault_of
 from gated.cli.which_log import Folder, LogPath, log_of
@@ -109,4 +109,4 @@ def _row(found: Compared) -> tuple[object, ...]:
     derived = found.derived
     would = found.outcome.replace("_", " ") if derived is None else derived.decision
     why = found.why or ("" if derived is None else f"{derived.code or ''} {derived.reason or ''}".strip())
-    return found.run, found.call[:16], found.tool, found.what, found.recorded.decision, would, why[:90]
+    return found.run, short(found.call, 16), found.tool, found.what, found.recorded.decision, would, short(why, 90)

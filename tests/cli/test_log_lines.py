@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from cli.command import gated
 from cli.test_cli import log
@@ -108,6 +109,26 @@ def test_a_table_that_is_too_wide_has_its_last_column_beneath_each_row(monkeypat
     assert " ".join(" ".join(narrow[2:-1]).split()) == WHY
     assert all(line.startswith("    ") for line in narrow[2:-1])
     assert narrow[-1].split() == ["8", "-", "t", "allow"]
+
+
+@pytest.mark.parametrize("text", ["x" * 12_000, " ".join(["word"] * 3000)])
+def test_by_a_pipe_every_cell_is_whole_and_a_row_is_a_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not output.console.is_terminal
+    output.table(("run", "why", "cost $"), [("r1", text, ""), ("r2", "[bold]", "3")])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert [head.split(), first.removeprefix("r1").strip(), second.split()] == [["run", "why", "cost", "$"], text, ["r2", "[bold]", "3"]]
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(overflow="fold")
+    drawn.add_row(text)
+    output.draw(drawn)
+    assert capsys.readouterr().out.splitlines() == [text]
+    assert output.short(text, 90) == text
+
+
+def test_a_text_that_is_cut_for_people_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = on_a_terminal(200, lambda: output.say(output.short(WHY, 12)), monkeypatch)
+    assert cut == ["dcbf.barrie…"]
+    assert on_a_terminal(200, lambda: output.say(output.short("abc", 3)), monkeypatch) == ["abc"]
 
 
 def test_a_long_line_goes_on_beneath_its_text_and_no_address_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

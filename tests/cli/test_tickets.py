@@ -60,6 +60,18 @@ def test_looking(tmp_path: Path) -> None:
         assert tickets(tmp_path, "show", "t404")[0] == 1
 
 
+def test_a_list_by_a_pipe_has_every_cell_whole(tmp_path: Path) -> None:
+    """It was cut at 80 columns, for whoever looked for a word in it."""
+    amount = 10**110
+    with asked(tmp_path, amount) as ((ticket,), _):
+        (listed,) = json.loads(tickets(tmp_path, "ls", "--json")[1])
+        head, line = tickets(tmp_path, "ls")[1].splitlines()
+        assert head.split() == ["ticket", "left", "agent", "call", "why"]
+        assert line.startswith(f"{ticket}  ")
+        assert f'  refund {{"amount":{amount}}}  ' in line
+        assert line.endswith(listed["asks"][0]["reason"])
+
+
 def test_answering(tmp_path: Path) -> None:
     with asked(tmp_path, 1, 2, 3, 4, 5) as (ids, became):
         status, text, _ = tickets(tmp_path, "approve", ids[0], "--as", "bob", "--note", "fine")
