@@ -116,7 +116,11 @@ def test_by_a_pipe_every_cell_is_whole_and_a_row_is_a_line(text: str, capsys: py
     assert not output.console.is_terminal
     output.table(("run", "why", "cost $"), [("r1", text, ""), ("r2", "[bold]", "3")])
     head, first, second = capsys.readouterr().out.splitlines()
-    assert [head.split(), first.removeprefix("r1").strip(), second.split()] == [["run", "why", "cost", "$"], text, ["r2", "[bold]", "3"]]
+    assert [head.split(), first.removeprefix("r1").strip(), second.split()] == [
+        ["run", "why", "cost", "$"],
+        text,
+        ["r2", "[bold]", "3"],
+    ]
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(overflow="fold")
     drawn.add_row(text)
