@@ -175,10 +175,8 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
 
 def _print(case: Case, explanation: Explanation, document: Document | None) -> None:
     verdict, plea = explanation.verdict, case.draft.plea
-    shown = json.dumps(plea.args, ensure_ascii=False)
-    say(
-        f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {escape(short(shown, 200))} of {escape(case.agent)}"
-    )
+    shown = escape(short(json.dumps(plea.args, ensure_ascii=False), 200))
+    say(f"[{colour(verdict.decision)}]{verdict.decision}[/] {escape(plea.tool)} {shown} of {escape(case.agent)}")
     recorded = explanation.recorded
     if recorded is not None and recorded.decision != verdict.decision:
         approved = f"people approved it (ticket {recorded.ticket})" if recorded.ticket else "nothing stood against it"

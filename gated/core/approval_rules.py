@@ -118,6 +118,8 @@ def _contradictions(rule: RuleDefaults) -> None:
         raise ValueError("`approvers` is empty: name people or groups, or leave it out")
     if rule.stages is not None and (not rule.stages or not all(rule.stages)):
         raise ValueError("`stages` is empty, or one of them is: each stage names people or groups")
+    if rule.escalate is not None and not rule.escalate.to:
+        raise ValueError("`escalate.to` is empty: name people or groups, or leave `escalate` out")
     if rule.stages is not None and (rule.approvers is not None or rule.quorum is not None):
         raise ValueError("`stages` stand instead of `approvers` and `quorum`: a rule has one or the other")
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gated.core import approval_rules
 from gated.core.barriers.entries import DcbfEntry
-from gated.core.names import Name, ToolName
+from gated.core.names import Label, Name, ToolName
 from gated.core.order.machines import Continuation, MachineEntry
 from gated.core.redaction.redactor import RedactEntry
 from gated.core.scope import DataScope, Resources
@@ -87,6 +87,6 @@ class PolicyEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     continuation: Continuation = Continuation()
     contracts: tuple[contracts.ContractEntry, ...] = ()
     approvals: approval_rules.ApprovalsEntry = approval_rules.ApprovalsEntry()
-    groups: dict[str, tuple[Name, ...]] = {}
+    groups: dict[Label, tuple[Name, ...]] = {}
     breaker: breaker.Wish = None
     semantic: semantic.SemanticEntry | UnsetType = UNSET

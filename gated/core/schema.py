@@ -28,7 +28,7 @@ def _described(rule: dict[str, Any], words: str | None) -> dict[str, Any]:
     """Defaults of whole parts are left out: each key of the part has its own."""
     if isinstance(rule.get("default"), dict | list) and rule["default"]:
         rule = {key: value for key, value in rule.items() if key != "default"}
-    return rule if words is None else {"description": words, **rule}
+    return rule if words is None else {"description": words} | rule | {"description": words}
 
 
 def _plain(value: Any) -> Any:

@@ -145,7 +145,9 @@ def _explain(value: Any, kind: Any, path: Path, said: str) -> str:
 
 
 def _words(kind: Any) -> str | None:
-    """What a type that takes a pattern calls itself."""
+    """What a type that takes a pattern calls itself, also where it is one of several."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return next((words for part in get_args(kind) if (words := _words(part)) is not None), None)
     found = [meta.description for meta in get_args(kind)[1:] if isinstance(meta, Meta)] if get_origin(kind) is Annotated else []
     return next(iter(found), None)
 

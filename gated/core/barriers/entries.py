@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from gated.core.names import ToolName
+from gated.core.names import Label, ToolName
 
 DEFAULT_PAIRS: Final = (
     ("sql_query", "http_request"),
@@ -112,4 +112,4 @@ class DcbfEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stability: StabilityEntry = StabilityEntry()
     neural: NeuralEntry | None = None  # short for a barrier of this name
     remove: tuple[str, ...] = ()
-    barriers: dict[str, BarrierEntry] = {}
+    barriers: dict[Label, BarrierEntry] = {}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
+from gated.core.names import Label, Words
 from gated.core.order.fields import render
 from gated.core.order.globs import Glob, compile_glob
 from gated.core.order.patterns import Conditions, Pattern, compile_conditions, compile_pattern
@@ -23,7 +24,7 @@ STAGE: Final = "order"
 Action = Literal["deny", "ask", "warn"]
 Scope = Literal["thread", "run"]
 Target = Literal["system", "suffix_system", "session", "conversation"]
-State = Annotated[str, Meta(min_length=1)]
+State = Words
 Path = tuple[str | int, ...]
 STRICTNESS: Final = {"warn": 0, "ask": 1, "deny": 2}
 
@@ -38,7 +39,7 @@ class WhenEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EmitEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    content: str
+    content: Words
     target: Target = "suffix_system"
     role: Literal["user", "assistant"] = "user"
     cooldown_turns: Annotated[int, Meta(ge=0)] = 0
@@ -59,7 +60,7 @@ class TransitionEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class MachineEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    name: Label
     initial: State
     transitions: tuple[TransitionEntry, ...]
     scope: Scope = "thread"
@@ -76,7 +77,7 @@ class Continuation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """`continuation:` how often the end of a run is steered back to unfinished protocol work; 0 never."""
 
     max_continuations: Annotated[int, Meta(ge=0)] = 25
-    message: str = "Finish the protocol work: {summary}"
+    message: Words = "Finish the protocol work: {summary}"
 
     def __post_init__(self) -> None:
         unknown = [field for field in compile_template(self.message).fields if field != "summary"]

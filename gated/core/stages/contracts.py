@@ -20,6 +20,7 @@ from gated.core.expressions import (
     ExpressionError,
     compile_expression,
 )
+from gated.core.names import Label
 from gated.core.order.patterns import Pattern, PatternError, compile_pattern
 from gated.core.runview import Reading, View
 from gated.events import Finding, Status
@@ -30,7 +31,7 @@ STAGE: Final = "contracts"
 class ContractEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One of `contracts:` in the policy file."""
 
-    name: str
+    name: Label
     on: str
     require: str | None = None
     otherwise: Literal["deny", "ask", "warn"] = "deny"

@@ -158,7 +158,10 @@ def _millionths(value: Threshold, path: tuple[str, ...]) -> int | None:
         return None
     if isinstance(value, bool) or not 0 < value <= 1:
         raise SemanticError(f"a threshold is over 0 and at most 1, or `never`; not `{value}`", *path)
-    return int(Decimal(repr(value)) * MILLION)
+    millionths = Decimal(repr(value)) * MILLION
+    if millionths != int(millionths):
+        raise SemanticError(f"a threshold has at most six digits behind the point, as scores have; not `{value}`", *path)
+    return int(millionths)
 
 
 def _timeout(value: Duration, *path: str) -> int:
