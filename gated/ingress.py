@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import to_builtins
+from msgspec import Meta, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from gated import canonical
@@ -25,7 +25,23 @@ ID_WORDS: Final = "1 to 128 of the characters A-Z a-z 0-9 _ -"
 TOOL: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 TOOL_PATTERN: Final = f"^{TOOL.pattern}{END}"
 
-MOST_TOKENS: Final = 2**53  # of one outcome
+_DIGEST: Final = f"^[0-9a-f]{{64}}{END}"
+_TICKET: Final = f"^[A-Za-z0-9_.-]{{1,160}}{END}"
+_WORDS: Final = {  # what a text that misses a pattern is told, in the place of the pattern
+    ID_PATTERN: ("ingress.id", f"an id is {ID_WORDS}"),
+    _DIGEST: ("ingress.shape", "a digest is 64 of the characters 0-9 a-f"),
+    _TICKET: ("ingress.shape", "a ticket is 1 to 160 of the characters A-Z a-z 0-9 _ . -"),
+}
+
+# The fields of messages, as they are read from the bus and from scenarios.
+MessageId = Annotated[str, Meta(pattern=ID_PATTERN)]
+Digest = Annotated[str, Meta(pattern=_DIGEST)]
+TicketName = Annotated[str, Meta(pattern=_TICKET)]
+Task = Annotated[str, Meta(max_length=65_536)]
+Reason = Annotated[str, Meta(max_length=1000)]
+Note = Annotated[str, Meta(max_length=4000)]
+Tokens = Annotated[int, Meta(ge=0, le=2**53)]  # of one outcome
+Calls = Annotated[list[Any], Meta(min_length=1, max_length=1000)]  # of one message
 
 _FIELDS: Final = frozenset({"id", "tool", "args", "parent", "cost_usd"})
 
@@ -36,6 +52,25 @@ class Unreadable(ValueError):
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
+
+
+def unfit(said: str) -> Unreadable:
+    """msgspec's words of a message that is JSON but none of the contract's, with the place as we write it."""
+    what, _, place = said.partition(" - at ")
+    pattern = next((pattern for pattern in _WORDS if what.endswith(f"matching regex {pattern!r}")), None)
+    code, what = ("ingress.shape", what) if pattern is None else _WORDS[pattern]
+    where = place.strip("`").removeprefix("$").removeprefix(".")
+    if where == "cost_usd":
+        code = "ingress.cost"
+    return Unreadable(code, what[:1].lower() + what[1:] + (f", at `{where}`" if where else ""))
+
+
+def refuse_unfit(kind: Any, value: object, field: str) -> None:
+    """Raises `Unreadable` where a field of a message does not hold what it must, in the words of a whole message."""
+    try:
+        convert(value, kind)
+    except ValidationError as error:
+        raise unfit(f"{error} - at `$.{field}`") from error
 
 
 def is_id(value: object) -> bool:

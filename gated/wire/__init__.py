@@ -7,7 +7,7 @@ only here. Identity is the subject's, never the payload's. Money is US dollars o
 from __future__ import annotations
 
 from gated.events import Remaining
-from gated.ingress import Unreadable
+from gated.ingress import MessageId, Unreadable
 from gated.wire.inbound import (
     MAX_PAYLOAD,
     MOST_QUESTIONS,
@@ -18,7 +18,6 @@ from gated.wire.inbound import (
     Forget,
     Inbound,
     Intents,
-    MessageId,
     Outcome,
     PolicyBind,
     Recall,

@@ -32,27 +32,19 @@ from gated.events import (
     TicketId,
     Wanted,
 )
-from gated.ingress import Unreadable
+from gated.ingress import Calls, Digest, MessageId, Note, Reason, Task, TicketName, Tokens, Unreadable, unfit
 from gated.wire.subjects import Origin
 
 MAX_PAYLOAD: Final = 1_048_576
 MOST_QUESTIONS: Final = 100  # calls that one `can_i` asks about
 MSGPACK: Final = "application/msgpack"
-_DIGEST: Final = "^[0-9a-f]{64}" + ingress.END
-_TICKET: Final = "^[A-Za-z0-9_.-]{1,160}" + ingress.END
-_WORDS: Final = {  # what a text that misses a pattern is told, in the place of the pattern
-    ingress.ID_PATTERN: ("ingress.id", f"an id is {ingress.ID_WORDS}"),
-    _DIGEST: ("ingress.shape", "a digest is 64 of the characters 0-9 a-f"),
-    _TICKET: ("ingress.shape", "a ticket is 1 to 160 of the characters A-Z a-z 0-9 _ . -"),
-}
-MessageId = Annotated[str, Meta(pattern=ingress.ID_PATTERN)]
 
 
 class RunStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="run.start", kw_only=True):
     """Open a run. `agent` is for operators; `tools` are the tools that the run knows, others are unknown then."""
 
     agent: MessageId | None = None
-    task: Annotated[str, Meta(max_length=65_536)] | None = None
+    task: Task | None = None
     labels: dict[str, str] = {}
     tools: list[str] | None = None
     parent_run: MessageId | None = None
@@ -71,7 +63,7 @@ class WantedCall(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Intents(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="intents", kw_only=True):
     """Ask for calls. Each is checked by itself, so that one malformed call does not hide the others."""
 
-    calls: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
+    calls: Calls
     mode: Literal["each", "atomic"] = "each"
     nesting: Literal["explicit", "inferred"] = "inferred"
 
@@ -84,7 +76,7 @@ class Outcome(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     content: Any = None
     facts: dict[str, Any] = {}
     cost_usd: Annotated[float, Meta(ge=0)] | Annotated[int, Meta(ge=0)] | None = None
-    tokens: Annotated[int, Meta(ge=0, le=ingress.MOST_TOKENS)] = 0
+    tokens: Tokens = 0
 
 
 class Recall(Struct, frozen=True, forbid_unknown_fields=True, tag="recall", kw_only=True):
@@ -105,19 +97,19 @@ class RunFinish(Struct, frozen=True, forbid_unknown_fields=True, tag="run.finish
 
 
 class RunAbort(Struct, frozen=True, forbid_unknown_fields=True, tag="run.abort", kw_only=True):
-    reason: Annotated[str, Meta(max_length=1000)] = ""
+    reason: Reason = ""
 
 
 class RunKill(Struct, frozen=True, forbid_unknown_fields=True, tag="run.kill", kw_only=True):
     """An operator ends the run."""
 
-    reason: Annotated[str, Meta(max_length=1000)] = ""
+    reason: Reason = ""
 
 
 class PolicyBind(Struct, frozen=True, forbid_unknown_fields=True, tag="policy.bind", kw_only=True):
     """An operator binds the run to a policy that the daemon has, by digest."""
 
-    policy: Annotated[str, Meta(pattern=_DIGEST)]
+    policy: Digest
 
 
 class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"scope": "for"}, kw_only=True):
@@ -128,11 +120,11 @@ class RememberPattern(Struct, frozen=True, forbid_unknown_fields=True, rename={"
 class Resolution(Struct, frozen=True, forbid_unknown_fields=True, tag="resolution", kw_only=True):
     """A person's answer to a ticket. `args_sha256` says what the person saw."""
 
-    ticket: Annotated[str, Meta(pattern=_TICKET)]
+    ticket: TicketName
     decision: Literal["approve", "reject"]
     decision_id: MessageId
     args_sha256: str
-    note: Annotated[str, Meta(max_length=4000)] = ""
+    note: Note = ""
     args: dict[str, Any] | None = None
     result: Any = UNSET
     remember: Literal["once", "call"] | RememberPattern = "once"
@@ -150,7 +142,7 @@ class Erase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     """An operator has the key of a subject erased, and with it whatever is sealed under it; recorded in this run."""
 
     subject: Annotated[str, Meta(min_length=1, max_length=1000)]
-    reason: Annotated[str, Meta(max_length=1000)] = ""
+    reason: Reason = ""
 
 
 Inbound = RunStart | Intents | Outcome | Recall | CanI | RunFinish | RunAbort | RunKill | PolicyBind | Resolution | Forget | Erase
@@ -220,17 +212,6 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
         raise Unreadable(f"ingress.{error.code}", str(error)) from error
     except (msgspec.MsgspecError, OverflowError) as error:
         raise unfit(str(error)) from error
-
-
-def unfit(said: str) -> Unreadable:
-    """msgspec's words of a message that is JSON but none of the contract's, with the place as we write it."""
-    what, _, place = said.partition(" - at ")
-    pattern = next((pattern for pattern in _WORDS if what.endswith(f"matching regex {pattern!r}")), None)
-    code, what = ("ingress.shape", what) if pattern is None else _WORDS[pattern]
-    where = place.strip("`").removeprefix("$").removeprefix(".")
-    if where == "cost_usd":
-        code = "ingress.cost"
-    return Unreadable(code, what[:1].lower() + what[1:] + (f", at `{where}`" if where else ""))
 
 
 def _json_of(data: bytes) -> bytes:

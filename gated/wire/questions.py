@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gated import strict_json
-from gated.ingress import Unreadable
-from gated.wire.inbound import MOST_QUESTIONS, MessageId, unfit
+from gated.ingress import MessageId, Unreadable, unfit
+from gated.wire.inbound import MOST_QUESTIONS
 
 NOT_THERE: Final = "404"  # the code of the answer where what is asked about does not exist
 MOST_TICKETS: Final = 500  # that one question names

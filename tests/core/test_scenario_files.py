@@ -49,6 +49,16 @@ def failures(*steps: str, head: str = HEAD) -> list[tuple[int | str, str, object
             "{outcome: {call: c1, status: success, by: 'boss:x'}}",
             "`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name",
         ),
+        (
+            "{outcome: {call: c1, status: success, by: 'runner:a b'}}",
+            "`by`: `a b` cannot be on the bus: a name there is 1 to 128",
+        ),
+        (f"{{outcome: {{call: c1, status: success, by: {'a' * 129}}}}}", "cannot be on the bus"),
+        ("{resolve: {ticket: c1, by: '', decision: approve}}", "`by`: `` cannot be on the bus"),
+        ("{forget: {ticket: c1, by: b.b}}", "`by`: `b.b` cannot be on the bus"),
+        ("{switch: {run: a b}}", "`run`: `a b` cannot be on the bus"),
+        ("{switch: {run: b, thread: a b}}", "`thread`: `a b` cannot be on the bus"),
+        ("{switch: {run: b, agent: a b}}", "`agent`: `a b` cannot be on the bus"),
         ("{}", "a step has one of"),
     ],
 )
@@ -76,6 +86,13 @@ def test_items_in_order_where_any_order_is_not_asked_for() -> None:
         ("{outcome: {call: c1, status: success, tokens: 9007199254740993}", "ingress.shape"),
         ("{outcome: {call: 'a b', status: success}", "ingress.id"),
         ("{intent: {id: '', tool: T}", "ingress.id"),
+        (f"{{outcome: {{call: c1, status: success, facts: {{a: {'a' * 1_048_576}}}}}", "ingress.too_large"),
+        (f"{{resolve: {{ticket: c1, by: bob, decision: approve, note: {'a' * 4001}}}", "ingress.shape"),
+        (f"{{resolve: {{ticket: c1, by: bob, decision: approve, decision_id: {'a' * 129}}}", "ingress.id"),
+        (f"{{resolve: {{ticket: {'a' * 161}, by: bob, decision: approve}}", "ingress.shape"),
+        (f"{{abort: {{reason: {'a' * 1001}}}", "ingress.shape"),
+        ("{batch: []", "ingress.shape"),
+        (f"{{batch: [{', '.join(['{tool: T}'] * 1001)}]", "ingress.shape"),
         ("{batch: [{id: '', tool: T}]", "ingress.id"),
     ],
 )
@@ -85,6 +102,47 @@ def test_what_the_wire_refuses_is_refused(step: str, code: str) -> None:
     ((number, key, got),) = failures(f"{step}}}")
     assert (number, key) == (2, "refused")
     assert str(got).startswith(code)
+
+
+def test_a_limit_of_the_policy_holds_of_everything_that_is_said() -> None:
+    head = HEAD.replace("approvals:", "limits: {max_depth: 4}, approvals:")
+    for step in (
+        "{intent: {tool: T, args: {a: [[[[1]]]]}}, expect: {refused: ingress.args}}",
+        "{outcome: {call: c1, status: success, content: [[[[1]]]]}, expect: {refused: ingress.args}}",
+        "{resolve: {ticket: c1, by: bob, decision: approve, result: [[[[1]]]]}, expect: {refused: ingress.args}}",
+    ):
+        assert failures(step, head=head) == []
+
+
+def test_a_child_of_no_run_is_refused() -> None:
+    assert failures("{switch: {run: b, parent: a b}, expect: {refused: ingress.id}}") == []
+
+
+def test_numbers_of_arguments_stay_what_they_are() -> None:
+    """`1.0` came as `1` where the policy has limits of its own."""
+    rules = "limits: {max_depth: 9}, contracts: [{name: c, on: U, require: 'args.n == 1.0'}], approvals:"
+    assert (
+        failures("{intent: {tool: U, args: {n: 1.0}}, expect: {decision: allow}}", head=HEAD.replace("approvals:", rules)) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "words"),
+    [
+        ("[]", "`scenarios` is empty: nothing would be tested"),
+        ("[{name: one, steps: []}]", "scenario `one` has no steps and no `state`: nothing would be tested"),
+        ("[{name: one, run: a b, steps: [{finish: {}}]}]", "`run`: `a b` cannot be on the bus"),
+        ("[{name: one, thread: '', run: '', steps: [{finish: {}}]}]", "`run`: `` cannot be on the bus"),
+        ("[{name: one, agent: a/b, steps: [{finish: {}}]}]", "`agent`: `a/b` cannot be on the bus"),
+        (f"[{{name: one, task: {'a' * 65_537}, steps: [{{finish: {{}}}}]}}]", "expected `str` of length <= 65536, at `task`"),
+    ],
+)
+def test_a_scenario_that_could_not_be_or_tests_nothing_is_an_error_of_the_file(scenarios: str, words: str) -> None:
+    text = f"{HEAD.partition('scenarios:')[0]}scenarios: {scenarios}\n"
+    with pytest.raises(DocumentError) as caught:
+        list(run_document(parse_document(text, file="s.yaml"), lambda name: parse_document("", file=name)))
+    assert words in caught.value.message
+    assert caught.value.line == 3
 
 
 def test_a_run_step_whose_outcome_is_refused_fails() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from gated import canonical
+from gated import canonical, ingress
 from gated.core import policy as policies
 from gated.core.pipeline import barrier_state
 from gated.core.policy import Policy
@@ -21,7 +21,7 @@ from gated.core.scenario.format import AdvanceEntry, ScenarioEntry, ScenarioFile
 from gated.core.scenario.world import Prepare, World
 from gated.core.stages import dcbf
 from gated.documents import Document, DocumentError, decode, parse_document
-from gated.events import AbortRequested, AgentId, CallId, Finding, FinishRequested, PolicyBound, RunId, Sender, ThreadId
+from gated.events import AgentId, CallId, Finding, FinishRequested, PolicyBound, RunId, Sender, ThreadId
 from gated.units import parse_duration
 
 Read = Callable[[str], Document]
@@ -58,9 +58,14 @@ def run_document(
     `read` reads a policy file that it names, `load` compiles it, `prepare` adds embeddings where the policy reads them.
     """
     entry = decode(document, ScenarioFile)
+    if not entry.scenarios:
+        raise DocumentError(document.file, document.line(("scenarios",)), "`scenarios` is empty: nothing would be tested")
     policy_of = partial(_policy, document, read, load)
     loaded = policy_of(entry.policy)
     for position, scenario in enumerate(entry.scenarios):
+        if not scenario.steps and scenario.state == StateEntry():
+            message = f"scenario `{scenario.name}` has no steps and no `state`: nothing would be tested"
+            raise DocumentError(document.file, document.line(("scenarios", position)), message)
         play = _Play(document, position, scenario, policy_of, World(loaded, prepare), seed)
         failures = tuple(play.run())
         yield Result(document.file, scenario.name, not failures, seed, failures)
@@ -95,8 +100,7 @@ class _Play:
 
     def run(self) -> list[Failure]:
         world, entry = self.world, self.entry
-        run_id = RunId(entry.run)
-        world.speak_for(ThreadId(entry.thread or entry.run), run_id, self._agent(entry))
+        self._begin(entry, self._agent(entry))
         world.scores, world.links = entry.scores, entry.links
         steps.start(world, task=entry.task, labels=entry.labels)
         for number, step in enumerate(entry.steps):
@@ -104,6 +108,17 @@ class _Play:
         self._compare_state(entry.state)
         self._replay()
         return self.failures
+
+    def _begin(self, entry: ScenarioEntry, agent: AgentId) -> None:
+        """Speak for the scenario's run, as long as the bus would carry what is said of it."""
+        run, thread = entry.run, entry.thread or entry.run
+        try:
+            for key, name in (("agent", agent), ("run", run), ("thread", thread)):
+                steps.known_id(key, name)
+            ingress.refuse_unfit(ingress.Task | None, entry.task, "task")
+        except ValueError as error:
+            raise self._error((), str(error)) from error
+        self.world.speak_for(ThreadId(thread), RunId(run), agent)
 
     def _agent(self, entry: ScenarioEntry) -> AgentId:
         if entry.agent is not None:
@@ -195,7 +210,7 @@ class _Play:
                 return world.observe(FinishRequested(world.sender)), not isinstance(step.expect, list)
             case "abort":
                 reason = step.abort.reason if step.abort is not None else ""
-                return world.observe(AbortRequested(world.sender, reason)), not isinstance(step.expect, list)
+                return steps.abort(world, reason), not isinstance(step.expect, list)
             case "advance":
                 return self._advance(step), False
             case "switch":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from gated.core.scenario import scoring
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
 from gated.core.scenario.world import World, call_id
 from gated.events import (
+    AbortRequested,
     AgentId,
     ForgetRequested,
     IntentsReceived,
@@ -33,6 +35,10 @@ Answers = list[Any]
 
 def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str | None) -> Answers:
     limits = world.current.limits.of_messages
+    try:
+        ingress.refuse_unfit(ingress.Calls, calls, "calls")
+    except ingress.Unreadable as error:
+        return _unread(world, world.sender, error)
     read = (_wanted(call, position, limits) for position, call in enumerate(calls))
     wanted = tuple(scoring.scored(world, one, call.scores) for one, call in zip(read, calls, strict=True))
     said = nesting or next((call.nesting for call in calls if call.nesting is not None), None)
@@ -43,12 +49,10 @@ def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str 
 def _wanted(call: CallEntry, position: int, limits: strict_json.Limits) -> Wanted:
     """The call as the wire would hand it over."""
     args: Any = {} if call.args is UNSET else call.args
-    raw = None if call.raw is None else call.raw.encode()
-    if raw is None and limits != strict_json.DEFAULT and isinstance(args, dict):
-        raw = canonical.encode(args)
+    raw = call.raw if call.raw is not None else json.dumps(args) if isinstance(args, dict) else None
     if raw is not None:
         try:
-            args = strict_json.parse(raw, limits)
+            args = strict_json.parse(raw.encode(), limits)
         except strict_json.BadJson as error:
             return Wanted(call_id(call.id), refused=f"ingress.{_code(error)}", why=str(error))
     data = {"id": call.id, "tool": call.tool, "args": args, "parent": call.parent, "cost_usd": call.cost_usd}
@@ -81,7 +85,7 @@ def outcome(world: World, entry: OutcomeEntry) -> Answers:
     """The answers to an outcome; to one that the wire would not read, its refusal."""
     by = _sender(world, entry.by)
     try:
-        cost = _settled_cost(entry)
+        cost = _settled_cost(world, entry)
     except ingress.Unreadable as error:
         return _unread(world, by, error)
     return world.observe(
@@ -98,12 +102,19 @@ def outcome(world: World, entry: OutcomeEntry) -> Answers:
     )
 
 
-def _settled_cost(entry: OutcomeEntry) -> int | None:
-    if not ingress.is_id(entry.call):
-        raise ingress.Unreadable("ingress.id", f"an id is {ingress.ID_WORDS}, at `call`")
-    if not 0 <= entry.tokens <= ingress.MOST_TOKENS:
-        raise ingress.Unreadable("ingress.shape", f"from 0 to {ingress.MOST_TOKENS} tokens are taken, at `tokens`")
+def _settled_cost(world: World, entry: OutcomeEntry) -> int | None:
+    ingress.refuse_unfit(ingress.MessageId, entry.call, "call")
+    ingress.refuse_unfit(ingress.Tokens, entry.tokens, "tokens")
+    _refuse_beyond_limits(world, {"content": entry.content, "facts": entry.facts})
     return ingress.settled_cost(entry.cost_usd)
+
+
+def _refuse_beyond_limits(world: World, message: dict[str, Any]) -> None:
+    """Raises `Unreadable` where the wire would not take this much."""
+    try:
+        strict_json.parse(json.dumps(message).encode(), world.current.limits.of_messages)
+    except strict_json.BadJson as error:
+        raise ingress.Unreadable(f"ingress.{error.code}", str(error)) from error
 
 
 def _sender(world: World, by: str | None) -> Sender:
@@ -111,16 +122,23 @@ def _sender(world: World, by: str | None) -> Sender:
         return world.sender
     role, colon, name = by.partition(":")
     if not colon:
-        return Sender("agent", role)
+        return Sender("agent", known_id("by", role))
     if not name or role not in ("agent", "runner", "operator", "approver"):
         raise ValueError(f"`by` is `agent:`, `runner:`, `operator:` or `approver:` and a name, not `{by}`")
-    return Sender(role, name)  # type: ignore[arg-type]
+    return Sender(role, known_id("by", name))  # type: ignore[arg-type]
+
+
+def known_id(key: str, name: str) -> str:
+    """A name that stands in a subject of the bus. Raises `ValueError`: by any other nobody could say anything."""
+    if not ingress.is_id(name):
+        raise ValueError(f"`{key}`: `{name[:200]}` cannot be on the bus: a name there is {ingress.ID_WORDS}")
+    return name
 
 
 def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
     """The answers to a person's answer; to one that the wire would not read, its refusal."""
     ticket, digest = world.ticket_named(entry.ticket)
-    by = Sender("approver", entry.by)
+    by = Sender("approver", known_id("by", entry.by))
     said = ResolutionReceived(
         by=by,
         ticket=ticket,
@@ -136,6 +154,10 @@ def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
         tool=entry.tool,
     )
     try:
+        ingress.refuse_unfit(ingress.TicketName, said.ticket, "ticket")
+        ingress.refuse_unfit(ingress.MessageId, said.decision_id, "decision_id")
+        ingress.refuse_unfit(ingress.Note, said.note, "note")
+        _refuse_beyond_limits(world, {"args": said.args, "result": said.result})
         read = ingress.answer(said)
     except ingress.Unreadable as error:
         return _unread(world, by, error)
@@ -163,14 +185,14 @@ def forget(world: World, ticket_name: str, by: str) -> Answers:
     state, run_state = world.state, world.run_state
     standing = (*state.remembered, *(run_state.remembered if run_state else ()))
     item = next((item.id for item in standing if item.id.startswith(f"{ticket}-")), str(ticket))
-    return world.observe(ForgetRequested(Sender("approver", by), item))
+    return world.observe(ForgetRequested(Sender("approver", known_id("by", by)), item))
 
 
 def switch(world: World, entry: SwitchEntry) -> Answers:
     """Later steps speak for this run; it is opened if it is new."""
-    run_id = RunId(entry.run)
-    thread = ThreadId(entry.thread or world.thread_of.get(run_id) or entry.run)
-    world.speak_for(thread, run_id, AgentId(entry.agent or world.agent))
+    run_id = RunId(known_id("run", entry.run))
+    thread = ThreadId(known_id("thread", entry.thread or world.thread_of.get(run_id) or entry.run))
+    world.speak_for(thread, run_id, AgentId(known_id("agent", entry.agent or world.agent)))
     if world.run_state is not None or not entry.open:
         return []
     return start(world, parent=entry.parent, by=entry.by)
@@ -186,9 +208,14 @@ def start(
     by: str | None = None,
 ) -> Answers:
     """Open the present run, as an operator would unless `by` says who."""
+    sender = Sender("operator", "scenario") if by is None else _sender(world, by)
+    try:
+        ingress.refuse_unfit(ingress.MessageId | None, parent, "parent_run")
+    except ingress.Unreadable as error:
+        return _unread(world, sender, error)
     return world.observe(
         RunStarted(
-            by=Sender("operator", "scenario") if by is None else _sender(world, by),
+            by=sender,
             agent=world.agent,
             task=task,
             labels=labels or {},
@@ -196,6 +223,14 @@ def start(
             parent=None if parent is None else RunId(parent),
         )
     )
+
+
+def abort(world: World, reason: str) -> Answers:
+    try:
+        ingress.refuse_unfit(ingress.Reason, reason, "reason")
+    except ingress.Unreadable as error:
+        return _unread(world, world.sender, error)
+    return world.observe(AbortRequested(world.sender, reason))
 
 
 def calls_of(step: StepEntry) -> tuple[CallEntry, ...]:
