@@ -1,11 +1,37 @@
-"""How help looks: plain lines, in which no option's name is ever cut, at any width; every group has an example too."""
+"""How commands are: help in plain lines, in which no option's name is ever cut, at any width; every group has an example too.
+
+What is named by an empty text (`--log ''`, as a script says it whose variable is not set) is refused, by every command.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+WORDS: Final = frozenset({"note", "reason", "task", "command"})  # texts that may be empty: nobody looks them up
+
+
+class Command(TyperCommand):
+    """Takes no empty text for a name, a place or a time: passed over, it would be as if it had not been given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        parameter: Any
+        for parameter in self.params:
+            value = given.get(parameter.name)
+            if parameter.name not in WORDS and "" in (value if isinstance(value, list | tuple) else [value]):
+                raise typer.BadParameter("it is empty: name one, or leave it out", ctx=ctx, param=parameter)
+        return super().parse_args(ctx, args)
+
+
+class App(typer.Typer):
+    """Commands that are `Command`s."""
+
+    def command(self, name: str | None = None, **how: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Command, **how})
 
 
 class Group(TyperGroup):
@@ -29,11 +55,11 @@ class Group(TyperGroup):
 
 def group(what: str, example: str) -> typer.Typer:
     """The app of a group of commands."""
-    return typer.Typer(
+    return App(
         help=what, epilog=f"Example: {example}", no_args_is_help=True, cls=Group, rich_markup_mode=None, add_completion=False
     )
 
 
 def single() -> typer.Typer:
     """The app of a command that is no group; what runs it finds the command in it."""
-    return typer.Typer(rich_markup_mode=None, add_completion=False)
+    return App(rich_markup_mode=None, add_completion=False)

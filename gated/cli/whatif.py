@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from gated.cli.help import single
+from gated.cli.help import Command, single
 from gated.cli.logs import threads_of
 from gated.cli.output import NO, Json, Keys, run_async, say, say_json, short, table
 from gated.cli.progress import progressed
@@ -33,13 +32,13 @@ class FailOn(StrEnum):
     not_replayable = "not-replayable"
 
 
-class _Command(TyperCommand):
+class _Command(Command):
     """`--fail-on` alone means flips."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         told: list[str] = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
-            told += [word, FailOn.flips] if word == "--fail-on" and following not in set(FailOn) else [word]
+        for word, following in zip(args, [*args[1:], None], strict=True):
+            told += [word, FailOn.flips] if word == "--fail-on" and following not in {*FailOn, ""} else [word]
         return super().parse_args(ctx, told)
 
 

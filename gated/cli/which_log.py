@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
+from gated.cli.help import Command
 from gated.cli.output import fail
 from gated.ingress import is_id
 from gated.shell.log.open import SCHEMES
@@ -24,7 +24,7 @@ TheRun = Annotated[str | None, typer.Argument(help="The run's id.", metavar="RUN
 Folder = Annotated[Path | None, typer.Option("--data", help=f"Folder of the gate whose log it is; default: {GATE}.")]
 
 
-class LogFirst(TyperCommand):
+class LogFirst(Command):
     """A command that takes a log, which may be left out, and then a word, which may not."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from gated.cli import COMMANDS, app
+from gated.cli.help import WORDS
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -38,6 +39,36 @@ def test_help_at_80_columns(path: tuple[str, ...], command: Any) -> None:
     ]
     assert [name for name in options if name not in done.output] == []
     assert not {"--install-completion", "--show-completion"} & set(options)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (path, option.opts[0])
+        for path, command in EVERY
+        if path and not hasattr(command, "list_commands")
+        for option in command.params
+        if option.opts[0].startswith("--") and not option.is_flag and option.name not in WORDS
+    ],
+)
+def test_an_empty_text_names_nothing(path: tuple[str, ...], name: str) -> None:
+    """`--log ''` was as if no log had been named, and `--data ''` the folder where one stood."""
+    for said in ([name, ""], [f"{name}="]):
+        done = CliRunner().invoke(app, [*path, *said])
+        assert done.exit_code == 2
+        assert f"'{name}'" in done.output
+        assert "it is empty: name one, or leave it out" in done.output
+
+
+def test_an_empty_word_where_a_file_is_named() -> None:
+    for words in (["policy", "check", ""], ["policy", "test", ""], ["runs", "show", ""], ["log", "ls", ""]):
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, "it is empty" in done.output) == (2, True)
+
+
+def test_a_note_may_be_empty() -> None:
+    done = CliRunner().invoke(app, ["tickets", "approve", "t1", "--note", "", "--data", "nowhere"])
+    assert (done.exit_code, "no gate runs with the folder" in done.output) == (2, True)
 
 
 def test_every_command_is_under_a_title() -> None:
