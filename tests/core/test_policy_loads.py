@@ -31,7 +31,6 @@ BROKEN: list[tuple[str, int, str]] = [
     ("modee: enforce", 2, "unknown key `modee`; did you mean `mode`?"),
     ("defaults: {nope: 1}", 2, "unknown key `nope` in `defaults`"),
     # --- numbers are decimal and of their kind
-    (A + "ceilings: {max_hops: 010}", 4, 'not `"010"`'),
     (A + "ceilings: {max_hops: 0x10}", 4, 'not `"0x10"`'),
     (A + "ceilings: {max_hops: 8.0}", 4, "not `8.0`"),
     (A + 'ceilings: {max_hops: "8"}', 4, 'not `"8"`'),
