@@ -57,6 +57,8 @@ def run_view(state: ThreadState, run_id: RunId, policy: Policy) -> dict[str, Any
         "barriers": dcbf.get_barrier_values(profile.dcbf, barrier_state(profile, run, state.tally, state.at, run.drift)),
         "machines": order.view(run_id),
         "metrics": order.totals(),
+        "metrics_by_machine": order.totals_of(),
+        "reminders": {"tick": order.tick, "last": order.reminded_of()},
         "violations": to_builtins(order.violations),
         "waiting": [view for view in ticket_views(state) if view["run"] == run_id],
         "remembered": to_builtins((*state.remembered, *run.remembered)),

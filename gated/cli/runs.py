@@ -10,15 +10,12 @@ from rich.markup import escape
 
 from gated.cli import timeline as timelines
 from gated.cli.can_i import can_i
+from gated.cli.folded import folded
 from gated.cli.help import group
 from gated.cli.output import NO, Json, colour, fail, place_of, run_async, say, say_beneath, say_json, short, table
-from gated.cli.progress import progressed
 from gated.cli.running import kill, start
 from gated.cli.which_log import Folder, LogFirst, LogPath, TheRun, log_and, log_of
 from gated.core.curves import Curve, Recorded
-from gated.core.fold import fold
-from gated.core.policy import Policy
-from gated.core.state import ThreadState
 from gated.core.timeline import answered, timeline, told
 from gated.events import (
     Body,
@@ -33,7 +30,6 @@ from gated.events import (
     TicketAnswered,
     TicketClosed,
     TicketOpened,
-    unseal,
 )
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.open import open_log, policies_of
@@ -45,27 +41,11 @@ RUN: Final = "a run (`gated runs ls` shows them)"
 app = group("Runs as people read them.", "gated runs show r1")
 
 
-async def _folded(log: str, run: str | None) -> tuple[dict[ThreadId, ThreadState], list[Body], dict[str, Policy]]:
-    """The state of every thread (or of those with the run), and the run's records."""
-    states: dict[ThreadId, ThreadState] = {}
-    bodies: list[Body] = []
-    async with open_log(log) as opened:
-        known = await policies_of(opened)
-        states.update(await archived_states(opened))
-        async for _, record in progressed(opened, "reading"):
-            body = unseal(record)
-            state = states.get(body.thread) or ThreadState(body.thread)
-            states[body.thread] = fold(known, state, body, record.hash)
-            if body.run == run:
-                bodies.append(body)
-    return states, bodies, known
-
-
 @app.command("ls", epilog="Example: gated runs ls")
 def ls(log_: LogPath = None, data: Folder = None, json_: Json = False) -> None:
     """Every run of a log: who, how far, how it ended."""
     log = log_of(log_, data)
-    states, _, known = run_async(lambda: _folded(log, None))
+    states, _, known = run_async(lambda: folded(log, None))
     views = [run_view(state, run, known[state.runs[run].policy]) for state in states.values() for run in state.runs]
     views.sort(key=lambda view: (view["opened_at"], view["run"]))
     if json_:
@@ -118,7 +98,7 @@ def show_timeline(
 
 def _one(log: str, run: str, thread: str | None) -> tuple[dict[str, Any], list[Body]]:
     """A run as it stands, and its records."""
-    states, bodies, known = run_async(lambda: _folded(log, run))
+    states, bodies, known = run_async(lambda: folded(log, run))
     found = [s for s in states.values() if any(r == run for r in s.runs) and thread in (None, s.thread)]
     if len(found) != 1:
         threads = ", ".join(state.thread for state in found)
@@ -192,11 +172,27 @@ def _print_state(view: dict[str, Any]) -> None:
     for machine, keys in view["machines"].items():
         for key, value in keys.items():
             say(escape(f"machine {machine}[{key}] = {value}"))
-    counted = {name: number for name, number in view["metrics"].items() if number}
-    if counted:
-        say("order rules: " + ", ".join(f"{number} {name}" for name, number in counted.items()))
+    _print_counters(view)
     for waiting in view["waiting"]:
         say(f"[yellow]waits[/] ticket {waiting['ticket']} until {waiting['expires_at']}")
+
+
+def _print_counters(view: dict[str, Any]) -> None:
+    """What the machines of the thread have counted, said and refused."""
+    counters = [("order rules", view["metrics"]), *((f"  {name}", found) for name, found in view["metrics_by_machine"].items())]
+    for name, found in counters:
+        counted = [f"{number} {what}" for what, number in found.items() if number]
+        if counted:
+            say(escape(f"{name}: {', '.join(counted)}"))
+    reminders = view["reminders"]
+    for machine, keys in reminders["last"].items():
+        for key, tick in keys.items():
+            say(escape(f"reminded {machine}[{key}] {some(reminders['tick'] - tick, 'outcome')} ago"))
+    violations = view["violations"]
+    if violations:
+        say(f"violations on the thread, the newest {len(violations)}:")
+    for one in violations:
+        say_beneath(f"  {one['action']:4}", escape(f"{one['machine']}[{one['key']}] {one['tool']}: {one['reason']}"))
 
 
 app.command("start", epilog="Example: gated runs start r1 --agent coder --task 'Fix the typo'")(start)

@@ -20,7 +20,7 @@ from gated.core import approval_rules
 from gated.core.barriers.own import Functions
 from gated.core.barriers.standard import DEFAULT_OUTBOUND
 from gated.core.headroom import Rooms, all_of
-from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, compile_machine
+from gated.core.order.machines import Continuation, Machine, MachineEntry, MachineError, check_continuation, compile_machine
 from gated.core.order.patterns import compile_pattern
 from gated.core.order.touching import MachineSet
 from gated.core.policy_file import STAGES, AgentEntry, PolicyEntry, ToolEntry, Watchable
@@ -145,7 +145,7 @@ def load(document: Document, functions: Functions = MappingProxyType({})) -> Pol
         timeouts=compiler.timeouts(),
         shared=compiler.shared(),
         limits=entry.limits,
-        continuation=entry.continuation,
+        continuation=compiler.at(("continuation",), check_continuation, entry.continuation),
         approvals=compiler.at(("approvals",), approval_rules.compile_approvals, entry.approvals, entry.groups),
         semantic=compiler.semantic(),
         redactor=compiler.at(("redact",), compile_redactor, entry.redact, _keys(agents.values())),

@@ -240,6 +240,67 @@ def test_a_broken_postcondition_is_shown_and_counted(tmp_path: Path) -> None:
     assert "whole" in gated("stats", log)[1]
 
 
+def test_what_machines_keep_is_shown(tmp_path: Path) -> None:
+    rules = [
+        '{on: Read, from: "*", to: read, emit: {content: "{p}", cooldown_turns: 4}}',
+        "{on: Write, from: read, to: read}",
+    ]
+    machine = f"{{name: rbw, key: '{{p}}', initial: new, transitions: [{', '.join(rules)}]}}"
+    warns = "{name: nudge, initial: s, transitions: [{on: Read, from: x, to: x, on_violation: warn}]}"
+    acts = Acts(f"version: 1\nagents: {{a: {{allowed_tools: [Read, Write], data_scope: any}}}}\nmachines: [{machine}, {warns}]\n")
+    for number in range(70):
+        acts.ask("Write", p=f"f{number}")
+    acts.run("Read", p="a")
+    acts.run("Read", p="\x1b")
+    log = written(acts, tmp_path)
+    _, text, _ = gated("runs", "show", log, "r1")
+    for line in (
+        "machine rbw[a] = read",
+        "order rules: 70 denied, 2 warned, 2 transitioned, 2 emitted",
+        "  nudge: 2 warned",
+        "  rbw: 70 denied, 2 transitioned, 2 emitted",
+        "reminded rbw[a] 1 outcome ago",
+        "reminded rbw[\\x1b] 0 outcomes ago",
+        "violations on the thread, the newest 64:",
+        "  deny  rbw[f8] Write: Tool `Write` is not permitted by state machine `rbw` from state `new`.",
+        "  warn  nudge[] Read: Tool `Read` is not permitted by state machine `nudge` from state `s`.",
+    ):
+        assert line in text.splitlines()
+    assert "rbw[f7]" not in text
+    shown = json.loads(gated("runs", "show", log, "r1", "--json")[1])
+    none = {"asked": 0, "denied": 0, "warned": 0, "transitioned": 0, "emitted": 0}
+    assert shown["metrics_by_machine"] == {
+        "nudge": {**none, "warned": 2},
+        "rbw": {**none, "denied": 70, "transitioned": 2, "emitted": 2},
+    }
+    assert shown["reminders"] == {"tick": 2, "last": {"rbw": {"\x1b": 2, "a": 1}}}
+    assert len(shown["violations"]) == 64
+
+
+def test_check_says_which_instances_of_a_log_are_in_states_that_the_machines_lack(tmp_path: Path) -> None:
+    rules = "{{name: {}, scope: {}, key: '{{p}}', initial: new, transitions: [{{on: T, from: '*', to: {}}}]}}"
+    written_as = "version: 1\nagents: {{a: {{allowed_tools: [T], data_scope: any}}}}\nmachines:\n  - {}\n  - {}\n"
+    acts = Acts(written_as.format(rules.format("wide", "thread", "read"), rules.format("own", "run", "read")))
+    for number in range(5):
+        acts.run("T", p=f"f{number}")
+    log = written(acts, tmp_path)
+    file = tmp_path / "policy.yaml"
+    file.write_text(written_as.format(rules.format("wide", "thread", "seen"), rules.format("own", "run", "read")))
+    found = "machines[0]: machine `wide`: on thread `t` 5 instances are in states that it does not have"
+    shown = "`wide[f0]=read`, `wide[f1]=read`, `wide[f2]=read` and 2 more"
+    for given, where in ((("--log", log), 4), (("--log", log, "--strict"), 4)):
+        status, text, _ = gated("policy", "check", file, *given)
+        assert f"policy.yaml:{where}: warning {found}" in text
+        assert shown in text
+        assert status == ("--strict" in given)
+    assert found not in gated("policy", "check", file)[1]
+    file.write_text(written_as.format(rules.format("other", "thread", "read"), rules.format("own", "run", "seen")))
+    assert "machine `own`: on thread `t` 5 instances are" in gated("policy", "check", file, "--log", log)[1]
+    acts.finish()  # the instances of a run that has ended meet no policy any more
+    log.unlink()
+    assert "on thread" not in gated("policy", "check", file, "--log", written(acts, tmp_path))[1]
+
+
 def test_explain_takes_what_detectors_would_say(policy: Path) -> None:
     policy.write_text(POLICY + "semantic: {secrets: {}}\n")
     asked = ("policy", "explain", "--policy", policy, "--tool", "send_email")

@@ -116,6 +116,7 @@ BROKEN: list[tuple[str, int, str]] = [
     (M + "key: '{a[*].b}'\n    transitions: [{on: T, from: s, to: s}]", 5, "a template takes one"),
     (M + "transitions: [{on: T, from: s, to: s}]\n  - {name: m, initial: s, transitions: []}", 6, "`m` is declared twice"),
     ("continuation: {message: '{rest}'}", 2, "only `{summary}`"),
+    ("continuation:\n  max_continuations: 1\n  message: 'Finish {'", 4, "`Finish {` at character 7: a `{` is not closed"),
 ]
 
 

@@ -1,6 +1,7 @@
 """What `gated policy check` finds beyond load errors: rules that can never work, and rules that do less than they seem to.
 
-    lint(policy) -> list[Advice]      # each with its place in the document
+    lint(policy) -> list[Advice]              # each with its place in the document
+    threads(policy, states) -> list[Advice]   # what it would meet on threads that are there
 
 A *warning* is something that does not do what it was written for, or leaves a door open; *advice* is worth a thought.
 """
@@ -16,9 +17,10 @@ from gated.core.lint.lists import lists
 from gated.core.lint.machines import machines
 from gated.core.lint.people import people
 from gated.core.lint.rules import rules
+from gated.core.lint.threads import threads
 from gated.core.policy import Policy
 
-__all__ = ["Advice", "lint"]
+__all__ = ["Advice", "lint", "threads"]
 
 
 def lint(policy: Policy) -> list[Advice]:

@@ -8,7 +8,7 @@ Codes: `order.violation` `order.undeclared` `order.missing_key` `order.in_flight
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -250,14 +250,16 @@ def incomplete(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str
 
 def strangers(machines: MachineSet, order: OrderState, run: RunId) -> tuple[str, ...]:
     """`machine[key]=state` of the run's and the thread's instances in a state that their machine does not have (any more)."""
-    held = {False: order.of(THREAD), True: order.of(run)}
-    found = [
-        _shown(machine.name, key, instance)
-        for machine in machines.machines
-        for key, instance in held[machine.own].get(machine.name, {}).items()
-        if instance.state not in machine.states
-    ]
-    return tuple(sorted(found))
+    return tuple(sorted(shown for _, shown in stray(machines, order, run)))
+
+
+def stray(machines: MachineSet, order: OrderState, run: RunId | None) -> Iterator[tuple[str, str]]:
+    """The same with the machine's name; without a run, of the thread's instances alone."""
+    held = {False: order.of(THREAD), True: {} if run is None else order.of(run)}
+    for machine in machines.machines:
+        for key, instance in held[machine.own].get(machine.name, {}).items():
+            if instance.state not in machine.states:
+                yield machine.name, _shown(machine.name, key, instance)
 
 
 def _shown(machine: str, key: str, instance: Instance) -> str:

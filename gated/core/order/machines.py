@@ -79,11 +79,6 @@ class Continuation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_continuations: Annotated[int, Meta(ge=0)] = 25
     message: Words = "Finish the protocol work: {summary}"
 
-    def __post_init__(self) -> None:
-        unknown = [field for field in compile_template(self.message).fields if field != "summary"]
-        if unknown:
-            raise ValueError(f"`{{{unknown[0]}}}` means nothing in a continuation's message: only `{{summary}}` does")
-
 
 class MachineError(ValueError):
     """A mistake in a machine; `path` leads to it inside the machine's entry."""
@@ -194,6 +189,14 @@ def compile_machine(entry: MachineEntry) -> Machine:
         speaks=any(t.emit is not None or t.action == "warn" for t in transitions),
         entry=entry,
     )
+
+
+def check_continuation(entry: Continuation) -> Continuation:
+    """Raises `MachineError`, as `compile_machine` does."""
+    unknown = [field for field in _at(("message",), compile_template, entry.message).fields if field != "summary"]
+    if unknown:
+        raise MachineError(f"`{{{unknown[0]}}}` means nothing in a continuation's message: only `{{summary}}` does", ("message",))
+    return entry
 
 
 def _check_states(entry: MachineEntry) -> None:

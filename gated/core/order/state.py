@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gated.core.packed import Packed
 from gated.events import CallId, RunId
@@ -260,16 +260,27 @@ class OrderState(Struct, frozen=True, gc=False):
         issued = self.issued
         if len(issued) >= MAX_ISSUED:
             issued = Map(sorted(issued.items(), key=lambda item: (item[1], item[0]))[MAX_ISSUED // 2 :])
-        return replace(self, issued=issued.set(f"{machine}/{key}", self.tick))
+        return replace(self, issued=issued.set(_reminder_of(machine, key), self.tick))
 
     def reminded_at(self, machine: str, key: str) -> int | None:
-        return self.issued.get(f"{machine}/{key}")
+        return self.issued.get(_reminder_of(machine, key))
+
+    def reminded_of(self) -> dict[str, dict[str, int]]:
+        """Machine to key to the tick of its reminder, sorted."""
+        found: dict[str, dict[str, int]] = {}
+        for (machine, key), tick in sorted((_reminded(name), tick) for name, tick in self.issued.items()):
+            found.setdefault(machine, {})[key] = tick
+        return found
 
     def noted(self, violation: Violation) -> OrderState:
         return replace(self, violations=(*self.violations[1 - MAX_VIOLATIONS :], violation))
 
     def totals(self) -> dict[str, int]:
-        return {field: getattr(self.metrics, field) for field in self.metrics.__struct_fields__}
+        return asdict(self.metrics)
+
+    def totals_of(self) -> dict[str, dict[str, int]]:
+        """The counters of each machine that has counted something."""
+        return {machine: asdict(self.by_machine[machine]) for machine in sorted(self.by_machine)}
 
     def view(self, run: RunId) -> dict[str, dict[str, str]]:
         """Machine to key to state, as the run sees them."""
@@ -283,6 +294,20 @@ class OrderState(Struct, frozen=True, gc=False):
 _NO_COUNTS: Final = Counts()
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _KEYS: Final = msgspec.json.Decoder(dict[str, Instance])
+
+
+def _reminder_of(machine: str, key: str) -> str:
+    """One name for each machine and key: the name of a machine may have slashes, as its keys may."""
+    return f"/{len(machine)}/{machine}/{key}" if "/" in machine else f"{machine}/{key}"
+
+
+def _reminded(name: str) -> tuple[str, str]:
+    """The machine and the key of such a name."""
+    if not name.startswith("/"):
+        machine, _, key = name.partition("/")
+        return machine, key
+    size, _, rest = name[1:].partition("/")
+    return rest[: int(size)], rest[int(size) + 1 :]
 
 
 def slot_of(run: str, machine: str) -> str:

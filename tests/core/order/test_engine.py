@@ -367,6 +367,16 @@ def test_the_throttle_does_not_grow_without_end() -> None:
     assert thread.run("Edit", {"file_path": f"k{MAX_ISSUED}"}).reminders == ()
 
 
+def test_the_name_of_a_machine_may_have_slashes_and_its_reminders_are_its_own() -> None:
+    emits = step("Edit", "*", "s", emit={"content": "check", "cooldown_turns": 9})
+    thread = Thread(machine("a", key="{k}", transitions=[emits]), machine("a/b", key="{l}", transitions=[emits]))
+    assert [r.machine for r in thread.run("Edit", {"k": "b/c"}).reminders] == ["a"]
+    assert [r.machine for r in thread.run("Edit", {"l": "c"}).reminders] == ["a/b"]
+    assert [r.machine for r in thread.run("Edit", {"k": "/3/a/b/c", "l": "d/e"}).reminders] == ["a", "a/b"]
+    assert thread.run("Edit", {"k": "b/c", "l": "c"}).reminders == ()
+    assert thread.order.reminded_of() == {"a": {"/3/a/b/c": 3, "b/c": 1}, "a/b": {"c": 2, "d/e": 3}}
+
+
 # --- calls in flight -------------------------------------------------------------------------------------------------
 
 
