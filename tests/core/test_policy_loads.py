@@ -134,6 +134,7 @@ def test_a_mistake_is_a_load_error_with_its_line_and_its_text(text: str, line: i
     [
         "agents: {a: {role: yes}, b: {role: 2001-01-01}}",  # text, by the core schema of YAML 1.2
         "machines: [{name: m, initial: off, transitions: [{on: T, from: off, to: on}]}]",
+        "agents: {a: {ceilings: {max_hops: 010}}}",  # ten, by the same
         "agents: {a: {modes: {breaker: observe, ceilings: observe}}}",
         "agents: {a: {resource_budget: {max_cost_usd: '2.50'}}}",
         "agents: {a: {dfa: {add: [[OBSERVING, OBSERVING]], remove: [[OBSERVING, ANSWERING]]}}}",
