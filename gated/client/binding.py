@@ -7,7 +7,7 @@ Surplus positional arguments are a list under the name of the `*` parameter, sur
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from inspect import BoundArguments, Parameter, isasyncgenfunction, isgeneratorfunction, signature
 from typing import Any
 
@@ -16,6 +16,16 @@ def guardable(function: Callable[..., Any]) -> None:
     """Raises `TypeError` for a generator: its body runs after the call would have been reported as done."""
     if isgeneratorfunction(function) or isasyncgenfunction(function):
         raise TypeError(f"`{name_of(function)}` is a generator: guard the function that consumes it")
+
+
+def finished(tool: str, result: Any) -> None:
+    """Raises `TypeError` for a result whose work is still to be done: it would be reported as done, and done unseen."""
+    if isinstance(result, Awaitable):
+        if isinstance(result, Coroutine):
+            result.close()
+        raise TypeError(f"`{tool}` returned what is still to be awaited: a run of `gated.client` awaits an async function")
+    if isinstance(result, Generator | AsyncGenerator):
+        raise TypeError(f"`{tool}` returned a generator: guard the function that consumes it")
 
 
 def name_of(function: Callable[..., Any]) -> str:

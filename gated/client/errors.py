@@ -71,6 +71,18 @@ class Unreported(GateError):
         self.code = why.code if isinstance(why, Refused) else None
 
 
+def described(error: BaseException) -> str:
+    """As a line for the log: its kind, and what it says where it says something."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def waits(error: BaseException | None) -> bool:
+    """Whether nothing but answers of people is missing: `Suspended`, or of several tasks only such."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(waits(one) for one in error.exceptions)
+    return isinstance(error, Suspended)
+
+
 def error_of(verdict: Verdict) -> GateError:
     """The exception for a verdict after which the call may not run (now)."""
     if verdict.decision == "suspend":

@@ -5,6 +5,7 @@ It fails closed: no verdict in time is `GateUnavailable`, and so at once are wha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import uuid
@@ -44,6 +45,7 @@ class Gate:
         self._by_call: dict[CallKey, list[Question]] = defaultdict(list)
         self._made: set[CallKey] = set()
         self._deaf, self._ended = "", False
+        self._loop = asyncio.get_running_loop()
 
     def run(
         self,
@@ -80,6 +82,8 @@ class Gate:
         """
         if self._ended:
             raise GateUnavailable("the connection was closed")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the gate was connected in another event loop: connect in this one, or use `gated.client.sync`")
         asked = self._question(origin, message, wanted)
         most = min(wire.MAX_PAYLOAD, self.line.max_payload - HEADERS)
         if asked.size > most:
@@ -113,6 +117,10 @@ class Gate:
             self._made |= {key} if call else set()
             return True
         return False
+
+    def release(self, origin: Origin, call: str) -> None:
+        """The call was not made to its end: whoever asks for it again may make it."""
+        self._made.discard((origin.thread, origin.run, call))
 
     async def ask(self, origin: Origin, message: Struct, wanted: Sequence[Key], timeout: float | None = None) -> list[Any]:
         """Ask and wait for the answers, in the order of `wanted`. Raises `Refused`, `GateUnavailable`."""

@@ -15,7 +15,16 @@ from msgspec import UNSET, Struct
 from gated import wire
 from gated.client import binding
 from gated.client.calls import Admitted, Call, Outcome, content_of, cost_of, digest, id_of, inside, wanted
-from gated.client.errors import AlreadyMade, GateError, GateUnavailable, Refused, Suspended, Unreported, error_of
+from gated.client.errors import (
+    AlreadyMade,
+    GateError,
+    GateUnavailable,
+    Refused,
+    Unreported,
+    described,
+    error_of,
+    waits,
+)
 from gated.client.reminders import MOST
 from gated.events import Reminder, RunId, Sender, Status, ThreadId
 from gated.wire import Origin, Refusal, Remaining, ReminderMessage, RunStatus, Verdict
@@ -32,8 +41,8 @@ Facts = Callable[[Any], Mapping[str, Any]]  # of a tool's result
 class Run:
     """Opened by `async with`; finished when the block ends, aborted where it raises.
 
-    Left open where it raises `Suspended`, since people may still answer, after `detach()`, and where the gate steers: `status`
-    is what it said last of the run's end.
+    Left open where it raises `Suspended` (or a group of nothing else), since people may still answer, after `detach()`, and
+    where the gate steers: `status` is what it said last of the run's end.
     """
 
     status: RunStatus | None = None
@@ -51,14 +60,14 @@ class Run:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._left or isinstance(error, Suspended):
+        if self._left or waits(error):
             return
         if error is None:
             await self.finish()
             return
         with anyio.move_on_after(END_SECONDS, shield=True):
             try:
-                await self.abort(f"{type(error).__name__}: {error}"[:1000])
+                await self.abort(described(error)[:1000])
             except (GateUnavailable, Refused):
                 pass  # the block's own error is what its caller must see; the run lapses by its own limits
 
@@ -193,6 +202,7 @@ class Run:
                 result = function(admitted.args)
                 if inspect.isawaitable(result):
                     result = await result
+                binding.finished(tool, result)
             found = None if facts is None else facts(result)
         except BaseException as error:
             await self.failed(admitted.call, error)
@@ -228,8 +238,13 @@ class Run:
     async def failed(self, call: str, error: Any) -> None:
         """Report the tool's error (or a result that says it is one): it is what its caller must see, also where the gate
         cannot be told of it."""
-        told = f"{type(error).__name__}: {error}"[:4000] if isinstance(error, BaseException) else content_of(error)
+        told = described(error)[:4000] if isinstance(error, BaseException) else content_of(error)
         await self._tell(call, "error", told)
+
+    def paused(self, call: str) -> None:
+        """The tool stopped on its way, to be run again from its beginning under the same id (a graph that asks a person): the
+        call stays in flight until then, or until it lapses by its `call_timeout`."""
+        self._gate.release(self.origin, call)
 
     async def _tell(self, call: str, status: Status, content: Any) -> None:
         with anyio.move_on_after(END_SECONDS, shield=True):

@@ -176,6 +176,7 @@ class Run:
         try:
             with inside(self._run.origin, admitted.verdict):
                 result = function(admitted.args)
+                binding.finished(tool, result)
             found = None if facts is None else facts(result)
         except BaseException as error:
             self.failed(admitted.call, error)
@@ -196,6 +197,10 @@ class Run:
     def failed(self, call: str, error: Any) -> None:
         """Report the tool's error. See the async `Run.failed`."""
         self._portal(self._run.failed, call, error)
+
+    def paused(self, call: str) -> None:
+        """The tool stopped on its way, to be run again under the same id. See the async `Run.paused`."""
+        self._run.paused(call)
 
     def guard(
         self,

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from gated import client, wire
-from gated.client import Call, Denied, Gate, GateUnavailable, Refused, Run, Verdict
+from gated.client import AlreadyMade, Call, Denied, Gate, GateUnavailable, Refused, Run, Verdict
 from gated.client import question as question_module
 from gated.core.state import RunState
 from gated.events import RunId, ThreadId
@@ -200,6 +200,64 @@ async def test_a_block_that_ends_finishes_and_one_that_raises_aborts(tmp_path: P
                 raise ValueError("mine")
         ended = (await live.daemon.runs.look(ThreadId("s"))).runs[RunId("s")]
     assert (ended.end, ended.reason) == ("aborted", "ValueError: mine")
+
+
+async def test_tasks_that_only_wait_for_people_leave_the_run_open(tmp_path: Path) -> None:
+    """Found by reading: a group of tasks raises a group of `Suspended`, and the run was aborted, its tickets cancelled."""
+
+    async def both(run: Run, second: str) -> None:
+        tools = (run.guard(lambda: None, "refund"), run.guard(lambda: None, second))
+        raised = await asyncio.gather(*(tool() for tool in tools), return_exceptions=True)
+        raise BaseExceptionGroup("two tasks", [error for error in raised if error is not None])
+
+    policy = """
+version: 1
+agents:
+  worker: {allowed_tools: [refund, pay], approval_required: [refund, pay], data_scope: any}
+approvals:
+  default: {approvers: [user:bob]}
+"""
+    async with gate(tmp_path, policy) as live, live.bus.agent("worker") as worker:
+        with pytest.raises(BaseExceptionGroup):
+            async with worker.run(run="r") as run:
+                await both(run, "pay")
+        assert (await state(live)).end == ""
+        with pytest.raises(BaseExceptionGroup):
+            async with worker.run(run="r", resume=True) as run:
+                await both(run, "shell")
+        assert (await state(live)).end == "aborted"
+
+
+async def test_a_generator_that_a_function_gives_back_is_no_success(tmp_path: Path) -> None:
+    async def many() -> AsyncIterator[int]:
+        yield 1
+
+    async with worker_run(tmp_path) as (_, run):
+        with pytest.raises(TypeError, match="`read` returned a generator"):
+            await run.guard(lambda: many(), "read")()
+        with pytest.raises(TypeError, match="`read` returned a generator"):
+            await run.call("read", {}, lambda: (number for number in range(3)))
+
+
+async def test_a_run_of_another_event_loop_says_so_at_once(tmp_path: Path) -> None:
+    """CrewAI and other frameworks run an async tool in a loop of their own: there no answer would ever be heard."""
+    async with worker_run(tmp_path) as (_, run):
+
+        def elsewhere() -> None:
+            asyncio.run(run.call("read", {}, lambda: pytest.fail("it ran")))
+
+        with pytest.raises(RuntimeError, match=r"connected in another event loop.*`gated\.client\.sync`"):
+            await anyio.to_thread.run_sync(elsewhere)
+
+
+async def test_a_paused_call_stays_in_flight_and_is_made_once_it_goes_on(tmp_path: Path) -> None:
+    async with worker_run(tmp_path) as (live, run):
+        first = await run.admit("read", {}, call="c1")
+        run.paused(first.call)
+        assert len((await state(live)).in_flight) == 1
+        assert await run.call("read", {}, lambda: "done", call="c1") == "done"
+        with pytest.raises(AlreadyMade):
+            await run.admit("read", {}, call="c1")
 
 
 STEERING = """

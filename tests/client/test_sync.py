@@ -17,7 +17,8 @@ from anyio.from_thread import start_blocking_portal
 from gated import client, wire
 from gated.client import Call, Denied, GateUnavailable, Rejected, Suspended, sync
 from gated.core.state import RunState
-from gated.events import RunId, Sender, ThreadId
+from gated.events import OutcomeReported, RunId, Sender, ThreadId, unseal
+from gated.shell.log.open import open_log
 from patience import blocking_until
 from shell.live import POLICY, Live, decided, gate, tell
 
@@ -144,7 +145,7 @@ def test_an_interrupted_caller_stops_waiting_and_the_block_ends(tmp_path: Path) 
         with pytest.raises(KeyboardInterrupt), payer.run(run="r") as run:
             run.call("refund", {}, lambda: pytest.fail("it ran"), call="c", wait=True)
         assert not payer._gate._questions
-        assert state(live, call).reason == "KeyboardInterrupt: "
+        assert state(live, call).reason == "KeyboardInterrupt"
 
 
 def test_what_cannot_be_guarded_says_so(tmp_path: Path) -> None:
@@ -185,3 +186,24 @@ def test_facts_reminders_and_the_word_on_the_end(tmp_path: Path) -> None:
         assert run.status is None
     assert run.status is not None
     assert run.status.status == "steer"
+
+
+def test_a_tool_that_is_not_done_when_it_returns_is_no_success(tmp_path: Path) -> None:
+    """Found by trying: an async function in a plain run was reported as a success, and never ran."""
+
+    async def later() -> None:
+        pytest.fail("it ran where nobody waited for it")
+
+    async def ended(live: Live) -> list[str]:
+        async with open_log(str(live.log)) as log:
+            said = [unseal(record).observation async for _, record in log.read_all()]
+        return [observed.status for observed in said if isinstance(observed, OutcomeReported)]
+
+    with live_gate(tmp_path) as (live, call), agent(live) as worker, worker.run(run="r") as run:
+        with pytest.raises(TypeError, match="`read` returned what is still to be awaited"):
+            assert run.call("read", {}, later)
+        with pytest.raises(TypeError, match="`read` returned what is still to be awaited"):
+            run.guard(lambda: later(), "read")()
+        with pytest.raises(TypeError, match="`read` returned a generator"):
+            run.guard(lambda: (number for number in range(3)), "read")()
+        assert call(ended, live) == ["error"] * 3

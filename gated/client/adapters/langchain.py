@@ -7,9 +7,10 @@ With a run of `gated.client` the tools are for `ainvoke`, with one of `gated.cli
 
 from __future__ import annotations
 
+import sys
 import uuid
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -33,6 +34,7 @@ def gated_tools(run: Run | sync.Run, tools: Iterable[BaseTool], *, wait: Wait = 
             return_direct=tool.return_direct,
             tags=tool.tags,
             metadata=tool.metadata,
+            extras=tool.extras,
             inner=tool,
             gate_run=run,
             wait=wait,
@@ -42,11 +44,17 @@ def gated_tools(run: Run | sync.Run, tools: Iterable[BaseTool], *, wait: Wait = 
 
 
 class GatedTool(BaseTool):
-    """A tool around a tool: same name, description and schema. What the framework injects (state, stores) is not for the gate."""
+    """A tool around a tool: same name, description and schema. What the framework injects (state, stores, a runtime) is not for
+    the gate. A tool that a graph interrupts stays in flight: the graph runs it again, under the same id, once it goes on."""
 
     inner: BaseTool
     gate_run: Any
     wait: Wait = False
+
+    @property
+    def func(self) -> Callable[..., Any] | None:
+        """The tool's own function, where LangGraph looks for what it must inject."""
+        return getattr(self.inner, "func", None) or getattr(self.inner, "coroutine", None)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("a gated tool does not run past its gate: use `invoke`, `run` or their async forms")
@@ -66,7 +74,13 @@ class GatedTool(BaseTool):
         try:
             result = await self.inner.arun(self._given(tool_input, asked, admitted), *args, tool_call_id=own, **kwargs)
         except BaseException as error:
-            await run.failed(admitted.call, error)
+            match _left(error):
+                case "paused":
+                    run.paused(admitted.call)
+                case "done":
+                    await run.succeeded(admitted.call)
+                case _:
+                    await run.failed(admitted.call, error)
             raise
         if _is_error(result):
             await run.failed(admitted.call, str(result.content))
@@ -89,7 +103,13 @@ class GatedTool(BaseTool):
         try:
             result = self.inner.run(self._given(tool_input, asked, admitted), *args, tool_call_id=own, **kwargs)
         except BaseException as error:
-            run.failed(admitted.call, error)
+            match _left(error):
+                case "paused":
+                    run.paused(admitted.call)
+                case "done":
+                    run.succeeded(admitted.call)
+                case _:
+                    run.failed(admitted.call, error)
             raise
         if _is_error(result):
             run.failed(admitted.call, str(result.content))
@@ -103,7 +123,9 @@ class GatedTool(BaseTool):
         """What the model gave, also what the tool's schema does not know, without what the framework put beside it."""
         schema: Any = self.inner.tool_call_schema
         if isinstance(tool_input, dict):
-            beside = set() if isinstance(schema, dict) else get_fields(self.inner.get_input_schema()).keys() - get_fields(schema)
+            beside = set(self.inner._injected_args_keys)
+            if not isinstance(schema, dict):
+                beside |= get_fields(self.inner.get_input_schema()).keys() - get_fields(schema)
             return {name: _plain(value) for name, value in tool_input.items() if name not in beside}
         properties = schema if isinstance(schema, dict) else schema.model_json_schema()
         return {next(iter(properties.get("properties", {})), "input"): tool_input}
@@ -122,6 +144,14 @@ class GatedTool(BaseTool):
     def _answered(self, admitted: Admitted, tool_call_id: str | None) -> Any:
         text = text_of(admitted.result)
         return ToolMessage(text, tool_call_id=tool_call_id, name=self.name) if tool_call_id else text
+
+
+def _left(error: BaseException) -> Literal["paused", "done", "failed"]:
+    """How a tool was left: LangGraph says by an exception, too, that it waits for a person, or that another graph goes on."""
+    graph = sys.modules.get("langgraph.errors")
+    if graph is None or not isinstance(error, graph.GraphBubbleUp):
+        return "failed"
+    return "done" if isinstance(error, graph.ParentCommand) else "paused"
 
 
 def _is_error(result: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from agents import FunctionTool
+from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
 from agents.tool_context import ToolContext
 
 from gated.client.adapters import NOT_RUN, call_id, for_model, text_of
@@ -21,7 +22,8 @@ Invoke = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
 
 def gated_tools(run: Run, tools: Iterable[FunctionTool], *, wait: Wait = False) -> list[FunctionTool]:
-    """The tools behind the gate; where one does not run, the model is told why.
+    """The tools behind the gate; where one does not run, the model is told why. One of a namespace is asked for as
+    `namespace.name`.
 
     A tool that turns its own errors into text for the model, as those of `function_tool` do by default, is reported as a
     success; with `failure_error_function=None` its errors are reported as such.
@@ -38,7 +40,7 @@ def _gated(run: Run, tool: FunctionTool, wait: Wait) -> FunctionTool:
     async def through_the_gate(context: ToolContext[Any], arguments: str) -> Any:
         try:
             asked = _arguments(arguments)
-            admitted = await run.admit(tool.name, asked, call=call_id(context.tool_call_id), wait=wait)
+            admitted = await run.admit(tool.qualified_name, asked, call=call_id(context.tool_call_id), wait=wait)
         except NOT_RUN as error:
             return for_model(error)
         if not admitted.execute:
@@ -48,10 +50,21 @@ def _gated(run: Run, tool: FunctionTool, wait: Wait) -> FunctionTool:
         except BaseException as error:
             await run.failed(admitted.call, error)
             raise
-        await run.succeeded(admitted.call, result)
+        if _waits(context):
+            run.paused(admitted.call)
+        else:
+            await run.succeeded(admitted.call, result)
         return result
 
     return dataclasses.replace(tool, on_invoke_tool=through_the_gate)
+
+
+def _waits(context: ToolContext[Any]) -> bool:
+    """Whether the tool is an agent whose own tools wait for a person: the runner runs it again, under the same id."""
+    if context.tool_call is None:
+        return False
+    nested = peek_agent_tool_run_result(context.tool_call, scope_id=get_agent_tool_state_scope(context))
+    return bool(getattr(nested, "interruptions", None))
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ version: 1
 agents:
   worker:
     checks: [privilege]
-    allowed_tools: [read, refund, fail, "mcp__box__*"]
+    allowed_tools: [read, refund, fail, ask, helper, crm.find, "mcp__box__*"]
     forbidden_tools: [shell, mcp__box__shell]
     approval_required: [refund]
     data_scope: any

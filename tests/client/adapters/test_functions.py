@@ -9,6 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, DeferredToolResults, RunContext, Tool
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from client.adapters.policy import POLICY, asked
 from gated.client import sync
@@ -67,6 +70,40 @@ async def test_they_run_or_say_why_not(tmp_path: Path) -> None:
         assert (await pay(7)).startswith("The call did not run: it waits for an approval (ticket t")
         assert await made.outcomes() == [("read", "success"), ("fail", "error"), ("refund", "success")]
     assert RAN == ["read a.py 10", "refund 8"]
+
+
+async def test_what_pydantic_ai_gives_a_tool_is_not_for_the_gate(tmp_path: Path) -> None:
+    """Found by trying: a tool with `RunContext`, the usual kind, was refused, since a context is not JSON."""
+
+    def read(context: RunContext[str], path: str) -> str:
+        return f"the text of {path} for {context.deps}"
+
+    async def ask(context: RunContext[str], question: str) -> str:
+        if not context.tool_call_approved:
+            raise ApprovalRequired
+        return f"a person was asked: {question}"
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) > 1:
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart("read", {"path": "a"}), ToolCallPart("ask", {"question": "?"})])
+
+    async with asked(tmp_path) as made:
+        tools = gated_functions(made.run, [read, ask])
+        agent = Agent(FunctionModel(model), tools=tools, deps_type=str, output_type=[str, DeferredToolRequests])
+        first = await agent.run("go", deps="kim")
+        assert isinstance(first.output, DeferredToolRequests)
+        yes = DeferredToolResults(approvals={call.tool_call_id: True for call in first.output.approvals})
+        second = await agent.run(message_history=first.all_messages(), deferred_tool_results=yes, deps="kim")
+        assert await made.outcomes() == [("read", "success"), ("ask", "error"), ("ask", "success")]
+    heard = [part.content for said in second.all_messages() for part in said.parts if isinstance(part, ToolReturnPart)]
+    assert heard == ["the text of a for kim", "a person was asked: ?"]
+
+
+async def test_what_is_no_function_is_said_at_once(tmp_path: Path) -> None:
+    async with asked(tmp_path) as made:
+        with pytest.raises(TypeError, match="is no function: give the function that the tool was made of"):
+            gated_functions(made.run, [Tool(read)])  # type: ignore[list-item]
 
 
 async def test_a_loop_without_events_has_the_same(tmp_path: Path) -> None:

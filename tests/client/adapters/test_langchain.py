@@ -1,13 +1,19 @@
 """LangChain: real tools through a real gate, called as models call them and as code does."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolArg, StructuredTool, ToolException, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import ParentCommand
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, ToolRuntime
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from client.adapters.policy import POLICY, Asked, asked
@@ -112,11 +118,83 @@ async def test_people_are_waited_for_and_their_edit_is_what_runs(tmp_path: Path)
     assert RAN == ["refund 2"]
 
 
+class State(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+def graph(*tools: Any) -> Any:
+    """A graph of nothing but the tools, which remembers where it stopped."""
+    made = StateGraph(State)
+    made.add_node("tools", ToolNode(tools))
+    made.add_edge(START, "tools")
+    return made.compile(checkpointer=InMemorySaver())
+
+
+def wish(name: str, args: dict[str, Any], call_id: str = "call_1") -> dict[str, Any]:
+    return {"messages": [AIMessage("", tool_calls=[call(name, args, call_id)])]}
+
+
+KEPT: Any = {"configurable": {"thread_id": "t"}}
+
+
+async def test_a_tool_that_a_graph_interrupts_goes_on_with_what_a_person_said(tmp_path: Path) -> None:
+    """Found by trying: it had been reported as an error, and was told that it had been made before."""
+
+    @tool
+    async def ask(question: str) -> str:
+        """Ask a person."""
+        return f"they said {interrupt(question)}"
+
+    async with asked(tmp_path) as opened:
+        agent = graph(*gated_tools(opened.run, [ask]))
+        stopped = await agent.ainvoke(wish("ask", {"question": "?"}), KEPT)
+        assert [waits.value for waits in stopped["__interrupt__"]] == ["?"]
+        assert (await opened.outcomes(), len((await opened.state()).in_flight)) == ([], 1)
+        ended = await agent.ainvoke(Command(resume="yes"), KEPT)
+        assert ended["messages"][-1].content == "they said yes"
+        assert await opened.outcomes() == [("ask", "success")]
+
+
+async def test_a_tool_that_hands_over_to_another_graph_is_done(tmp_path: Path) -> None:
+    @tool
+    async def ask() -> str:
+        """Hand over."""
+        raise ParentCommand(Command(goto="other"))
+
+    async with asked(tmp_path) as opened:
+        (made,) = gated_tools(opened.run, [ask])
+        with pytest.raises(ParentCommand):
+            await made.ainvoke(call("ask", {}))
+        assert await opened.outcomes() == [("ask", "success")]
+
+
+async def test_what_a_graph_injects_reaches_the_tool_and_not_the_gate(tmp_path: Path) -> None:
+    """Found by trying: with a schema of its own, a tool was called without its runtime."""
+
+    @tool(args_schema=Where)
+    async def read(path: str, runtime: ToolRuntime) -> str:
+        """Read a file."""
+        return f"the text of {path}, call {runtime.tool_call_id}"
+
+    read.extras = {"cache_control": "ephemeral"}
+    async with asked(tmp_path) as opened:
+        (made,) = gated_tools(opened.run, [read])
+        assert made.extras == read.extras
+        ended = await graph(made).ainvoke(wish("read", {"path": "a"}), KEPT)
+        assert ended["messages"][-1].content == "the text of a, call call_1"
+        assert await asks(opened) == {"call_1": {"path": "a"}}
+
+
 def test_code_without_an_event_loop(tmp_path: Path) -> None:
     @tool
     def read(path: str) -> str:
         """Read a file."""
         return f"the text of {path}"
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask a person."""
+        return f"they said {interrupt(question)}"
 
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(gate(tmp_path, POLICY)) as live:
         with sync.connect(live.bus.url, agent="worker", **live.bus.credentials("agent", "worker")) as worker:
@@ -124,6 +202,9 @@ def test_code_without_an_event_loop(tmp_path: Path) -> None:
             (made,) = gated_tools(run, [read])
             assert made.invoke("a") == "the text of a"
             assert made.invoke(call("read", {"path": "b"})).content == "the text of b"
+            agent = graph(*gated_tools(run, [ask]))
+            agent.invoke(wish("ask", {"question": "?"}, "call_2"), KEPT)
+            assert agent.invoke(Command(resume="yes"), KEPT)["messages"][-1].content == "they said yes"
             (wrong,) = gated_tools(run, [refund])
             with pytest.raises(TypeError, match="use `invoke`"):
                 portal.call(wrong.ainvoke, {"amount": 1})

@@ -7,7 +7,19 @@ from typing import Any
 
 import anyio
 import pytest
-from agents import Agent, FunctionTool, Model, ModelResponse, RunConfig, Runner, Usage, WebSearchTool, function_tool
+from agents import (
+    Agent,
+    FunctionTool,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    Usage,
+    WebSearchTool,
+    function_tool,
+    tool_namespace,
+)
+from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 from client.adapters.policy import Asked, asked
@@ -46,8 +58,8 @@ async def fail() -> str:
 class Said(Model):
     """Asks for each tool in turn, then ends; `heard` is what it was told."""
 
-    def __init__(self, *calls: tuple[str, dict[str, Any]]) -> None:
-        self.calls = list(calls)
+    def __init__(self, *calls: tuple[str, dict[str, Any]], ids: str = "call") -> None:
+        self.calls, self.ids = list(calls), ids
         self.heard: list[str] = []
 
     async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **more: Any) -> ModelResponse:
@@ -57,7 +69,7 @@ class Said(Model):
         if len(told) < len(self.calls):
             name, args = self.calls[len(told)]
             output = ResponseFunctionToolCall(
-                type="function_call", call_id=f"call_{len(told)}", name=name, arguments=json.dumps(args)
+                type="function_call", call_id=f"{self.ids}_{len(told)}", name=name, arguments=json.dumps(args)
             )
         else:
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
@@ -94,6 +106,51 @@ async def test_people_are_waited_for_and_their_edit_is_what_runs(tmp_path: Path)
         model = Said(("refund", {"amount": 200}), ("refund", {"amount": 300}))
         assert await work(opened, model, refund, wait=True) == ["paid 2", '{"by": "hand"}']
     assert RAN == ["refund 2"]
+
+
+async def test_an_agent_that_is_a_tool_goes_on_once_a_person_said_yes_to_the_tools_inside(tmp_path: Path) -> None:
+    """Found by trying: it had been reported as done when it only waited, did not run again, and the runner asked for ever."""
+
+    @function_tool(needs_approval=True)
+    async def ask(question: str) -> str:
+        """Ask."""
+        return f"asked {question}"
+
+    async with asked(tmp_path) as opened:
+        inner = Agent(name="inner", model=Said(("ask", {"question": "?"}), ids="inner"), tools=[*gated_tools(opened.run, [ask])])
+        helper: Any = inner.as_tool("helper", "Help.")
+        outer = Agent(name="outer", model=Said(("helper", {"input": "x"})), tools=[*gated_tools(opened.run, [helper])])
+        config = RunConfig(tracing_disabled=True)
+        waiting = await Runner.run(outer, "go", run_config=config)
+        assert await opened.outcomes() == []
+        state = waiting.to_state()
+        (interruption,) = waiting.interruptions
+        state.approve(interruption)
+        ended = await Runner.run(outer, state, run_config=config)
+        assert (ended.final_output, ended.interruptions) == ("done", [])
+        assert sorted(await opened.outcomes()) == [("ask", "success"), ("helper", "success")]
+
+
+async def test_a_tool_of_a_namespace_is_asked_for_under_its_whole_name(tmp_path: Path) -> None:
+    @function_tool
+    async def find(text: str) -> str:
+        """Find."""
+        return f"found {text}"
+
+    async with asked(tmp_path) as opened:
+        (made,) = gated_tools(opened.run, tool_namespace(name="crm", description="Customers.", tools=[find]))
+        (denied,) = gated_tools(opened.run, tool_namespace(name="erp", description="Goods.", tools=[find]))
+        assert await invoke(made, {"text": "x"}) == "found x"
+        assert (
+            await invoke(denied, {"text": "x"})
+            == "The call was denied and did not run: `erp.find` is not among the allowed tools"
+        )
+
+
+async def invoke(tool: FunctionTool, args: dict[str, Any]) -> Any:
+    text = json.dumps(args)
+    context = ToolContext(context=None, tool_name=tool.name, tool_call_id=f"{tool.qualified_name}-1", tool_arguments=text)
+    return await tool.on_invoke_tool(context, text)
 
 
 async def test_a_tools_own_error_is_reported(tmp_path: Path) -> None:
