@@ -26,6 +26,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
@@ -41,6 +42,7 @@ CONNECT_SECONDS: Final = 5.0  # for the first connection
 PULL_EXPIRES: Final = 20.0  # seconds
 PINNED_EXPIRES: Final = 0.8  # seconds: each pull keeps the pin
 WRONG_PIN: Final = "423"
+NOBODY: Final = "503"  # there is no such consumer, or it has no leader just now
 SILENCE: Final = 30.0  # seconds without a word from the server after which the consumer is rewound
 ACK_WAIT: Final = 60.0  # seconds
 MAX_AGE: Final = 3600.0  # seconds that raw inputs stay in the stream
@@ -158,6 +160,8 @@ class Bus:
         self._inbox = await self.client.subscribe(self._prefix, cb=Straight(self._take))
 
     async def _reset(self) -> None:
+        if await _made_consumer(self.client.jetstream(timeout=5.0)):  # the server does not answer who would rewind what is gone
+            log.error("the consumer was gone: made again, and what is stored comes again", consumer=self.source.consumer)
         subject = f"$JS.API.CONSUMER.RESET.{self.source.stream}.{self.source.consumer}"
         answer = await self.client.request(subject, b"", timeout=5.0)
         said = json.loads(answer.data)
@@ -234,6 +238,8 @@ class Bus:
         if headers["Status"] not in ("404", "408", "100", WRONG_PIN):
             log.info("the server ended a pull", status=headers["Status"], why=headers.get("Description"))
             self._outstanding = 0
+        if headers["Status"] == NOBODY:
+            self.rewind()
         if self.source.pin:
             self._due.ring()
 
@@ -368,6 +374,11 @@ async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int
         _same_settings(info.config, wanted)
     except NotFoundError:
         await jetstream.add_stream(wanted)
+    await _made_consumer(jetstream)
+
+
+async def _made_consumer(jetstream: JetStreamContext) -> bool:
+    """Make the consumer of inputs where it is missing; whether it was."""
     consumer = ConsumerConfig(
         durable_name=CONSUMER,
         deliver_policy=DeliverPolicy.ALL,
@@ -380,6 +391,8 @@ async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int
         await jetstream.consumer_info(wire.STREAM, CONSUMER)
     except NotFoundError:
         await jetstream.add_consumer(wire.STREAM, consumer)
+        return True
+    return False
 
 
 def _same_settings(found: StreamConfig, wanted: StreamConfig) -> None:

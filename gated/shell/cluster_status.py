@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-import msgspec
 from msgspec import Struct
 
-from gated.shell.log.jetstream_leases import Lease
+from gated.shell.log.jetstream_leases import lease_of
 from gated.shell.log.jetstream_streams import consumers
 from gated.shell.membership import Beat
 from gated.shell.place import Place
@@ -52,7 +51,7 @@ async def status_of(place: Place, living: Sequence[Beat]) -> ClusterStatus:
                 owner=owners.get(partition),
                 lag=info.get("num_pending", 0) + info.get("num_ack_pending", 0),
                 waiting_workers=info.get("num_waiting", 0),
-                leased_to=None if lease is None else msgspec.json.decode(lease.data, type=Lease).worker,
+                leased_to=None if lease is None else lease_of(lease).worker,
                 lease_age_s=None if lease is None else _age(lease.headers["Nats-Time-Stamp"]),
             )
         )

@@ -54,6 +54,7 @@ from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.shell.succession import wish_of
 from gated.shell.unfinished import finish_erasures
+from gated.shell.upkeep import keep_streams
 from gated.wire.questions import Bare, ClusterDrain
 
 DRAIN, UNDO = b"drain", b"undo"
@@ -346,6 +347,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
             tasks.start_soon(made.keep_beating)
             tasks.start_soon(made.find_tickets)
             tasks.start_soon(made.audits.keep)
+            tasks.start_soon(keep_streams, place)
             if custody is not None:
                 publish_copies(custody, client)
                 tasks.start_soon(made.keep_sealed, custody.sealing)

@@ -29,6 +29,14 @@ class Lease(msgspec.Struct, frozen=True):
     token: str
 
 
+def lease_of(found: Stored) -> Lease:
+    """What cannot be read is nobody's that is known: who finds it has lost the partition."""
+    try:
+        return msgspec.json.decode(found.data, type=Lease)
+    except msgspec.MsgspecError:
+        return Lease("unknown", "")
+
+
 class Leases:
     """The leases of one writer. `held` are their places in the stream, by partition; `out` makes a message to be stored."""
 
@@ -91,7 +99,7 @@ class Leases:
 
     def check(self, partition: int, found: Stored) -> None:
         """Raises `LogLocked` where the lease that was found is another's; from then on always."""
-        lease = msgspec.json.decode(found.data, type=Lease)
+        lease = lease_of(found)
         if lease.token != self._mine.token:
             self.lost = LogLocked(f"partition {partition} of {self._names.log}", f"worker {lease.worker}, lease {found.place}")
             raise self.lost

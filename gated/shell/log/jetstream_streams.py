@@ -250,24 +250,38 @@ async def partitions_of(api: JetStreamApi, names: Names) -> int:
 
 async def _ensure_consumers(api: JetStreamApi, names: Names, partitions: int) -> list[str]:
     """Make the consumers that are missing, and say what is wrong with the others."""
-    have, wrong = await _consumer_names(api, names), []
-    missing = [partition for partition in range(partitions) if names.consumer(partition) not in have]
-    infos = await consumers(api, names, [partition for partition in range(partitions) if partition not in missing])
-    limit = anyio.CapacityLimiter(16)
+    made, wrong = await make_missing_consumers(api, names, partitions), []
+    infos = made | await consumers(api, names, [partition for partition in range(partitions) if partition not in made])
+    for partition, info in infos.items():
+        kind = f"consumer {names.consumer(partition)} of {names.inputs}"
+        wrong += differences(kind, wanted_consumer(names, partition), info["config"])
+    return sorted(wrong)
+
+
+async def make_missing_consumers(api: JetStreamApi, names: Names, partitions: int) -> dict[int, dict[str, Any]]:
+    """What the server says of those that were missing, by partition. Raises `Refused`, `LogUnavailable`."""
+    have, made, limit = await _consumer_names(api, names), dict[int, dict[str, Any]](), anyio.CapacityLimiter(16)
 
     async def make(partition: int) -> None:
         async with limit:
             name = names.consumer(partition)
             question = {"stream_name": names.inputs, "config": wanted_consumer(names, partition), "action": "create"}
-            infos[partition] = await api.ask(f"CONSUMER.CREATE.{names.inputs}.{name}", question)
+            made[partition] = await api.ask(f"CONSUMER.CREATE.{names.inputs}.{name}", question)
 
     async with anyio.create_task_group() as tasks:
-        for partition in missing:
-            tasks.start_soon(make, partition)
-    for partition, info in infos.items():
-        kind = f"consumer {names.consumer(partition)} of {names.inputs}"
-        wrong += differences(kind, wanted_consumer(names, partition), info["config"])
-    return sorted(wrong)
+        for partition in range(partitions):
+            if names.consumer(partition) not in have:
+                tasks.start_soon(make, partition)
+    return made
+
+
+async def faults_of_streams(api: JetStreamApi, names: Names, shape: Shape) -> list[str]:
+    """What is wrong with the streams of a cluster that runs. Raises `Refused`, `LogUnavailable`."""
+    wrong: list[str] = []
+    for wanted in wanted_streams(names, *shape):
+        have, kind = await _stream(api, wanted["name"]), f"stream {wanted['name']}"
+        wrong += [f"{kind} is gone"] if have is None else differences(kind, wanted, have["config"])
+    return wrong
 
 
 async def _consumer_names(api: JetStreamApi, names: Names) -> set[str]:
@@ -280,14 +294,14 @@ async def _consumer_names(api: JetStreamApi, names: Names) -> set[str]:
 
 
 async def consumers(api: JetStreamApi, names: Names, partitions: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """What the server says of the consumer of each partition, without those that have no leader just now.
+    """What the server says of the consumer of each partition, without those that have no leader just now, or are gone.
 
     They are asked for one by one: a list of all waits for every server of a cluster, also for one that is away.
     """
     found: dict[int, dict[str, Any]] = {}
 
     async def ask(partition: int) -> None:
-        with suppress(LogUnavailable):
+        with suppress(LogUnavailable, Refused):
             found[partition] = await api.ask(f"CONSUMER.INFO.{names.inputs}.{names.consumer(partition)}", seconds=INFO_SECONDS)
 
     async with anyio.create_task_group() as tasks:
