@@ -34,8 +34,9 @@ def _match(glob: str, text: str) -> bool:
     def at(g: int, t: int) -> bool:
         if g == len(glob):
             return t == len(text)
-        # `src/**/*.rs` matches `src/main.rs` too: a `**/` that is a whole component may be nothing
-        if glob.startswith("**/", g) and (g == 0 or glob[g - 1] == "/") and at(g + 3, t):
+        # `src/**/*.rs` matches `src/main.rs` too: a `**/` that is a whole component may be nothing, where one begins
+        begins = (g == 0 or glob[g - 1] == "/") and (t == 0 or text[t - 1] == "/")
+        if begins and glob.startswith("**/", g) and at(g + 3, t):
             return True
         if glob[g] == "*":
             return at(g + 1, t) or (t < len(text) and at(g, t + 1))

@@ -35,7 +35,8 @@ HEIGHTS = (
     "run.failed ? -1.0 : 0.1",
     "1 / (2 - run.step_count)",
 )
-EDGES = (["OBSERVING", "PLANNING"], ["PLANNING", "ACTING"], ["OBSERVING", "ANSWERING"])
+EDGES = (["OBSERVING", "PLANNING"], ["PLANNING", "ACTING"], ["OBSERVING", "ANSWERING"], ["ACTING", "OBSERVING"])
+SHORT_CUTS = (["OBSERVING", "ACTING"], ["IDLE", "ACTING"], ["ACTING", "ACTING"], ["ACTING", "PLANNING"], ["ANSWERING", "ACTING"])
 
 
 def agent(dice: Dice, stages: tuple[str, ...], flags: frozenset[str]) -> Doc:
@@ -94,7 +95,7 @@ def _dfa(dice: Dice, made: Doc, stages: tuple[str, ...], flags: frozenset[str]) 
     if dice.one_in(4):
         rules["remove"] = dice.some(EDGES, 1, 1)
     if dice.one_in(3):
-        rules["add"] = dice.some((["OBSERVING", "ACTING"], ["IDLE", "ACTING"]), 1, 1)
+        rules["add"] = dice.some(SHORT_CUTS, 1, 1)
     dice.maybe(rules, 2, on_budget=["exhaust"], nesting=["inferred", "explicit"])
     made["dfa"] = rules
 

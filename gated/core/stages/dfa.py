@@ -62,12 +62,17 @@ class DfaState(Struct, frozen=True, gc=False):
 
 
 def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: bool) -> DfaRules:
-    """Raises `ValueError` for an edge that is both added and removed."""
+    """A call beside others in flight goes on from where their outcomes will leave the run, as if they came one by one.
+
+    Raises `ValueError` for an edge that is both added and removed.
+    """
     both = next((edge for edge in entry.add if edge in entry.remove), None)
     if both is not None:
         raise ValueError(f"the edge `{both[0]} -> {both[1]}` is added and removed: leave one of them out")
     edges = [edge for edge in EDGES if edge not in entry.remove] + list(entry.add)
-    paths = {phase: path for phase in Phase if (path := _shortest(edges, phase)) is not None}
+    paths = {phase: path for phase in Phase if phase is not _ACTING and (path := _shortest(edges, phase)) is not None}
+    if Phase.OBSERVING in paths:
+        paths[_ACTING] = (Phase.OBSERVING, *paths[Phase.OBSERVING])
     return DfaRules(
         paths=paths,
         calm=frozenset(paths) - {_EXHAUSTED},
@@ -80,8 +85,8 @@ def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: b
 
 
 def _shortest(edges: Iterable[tuple[Phase, Phase]], start: Phase) -> tuple[Phase, ...] | None:
-    """The shortest non-empty way from `start` to ACTING, breadth first; ties by the order of the edges."""
-    table = tuple(edges)
+    """The shortest non-empty way from `start` to ACTING, breadth first; ties by the order of the edges. None leads on from an end."""
+    table = tuple(edge for edge in edges if edge[0] not in TERMINAL)
     seen: set[Phase] = set()
     ways: list[tuple[Phase, ...]] = [()]
     while ways:
