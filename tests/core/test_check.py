@@ -122,6 +122,18 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "it never decides",
     ),
     "allowed and forbidden": ([("[Read, Write, pay]", "[Read, Write, pay, Write]")], 5, "advice", "listed twice"),
+    "a tool that is unknown": (
+        [("version: 1", "version: 1\nunknown_tools: deny"), ("[Read, Write, pay]", "[Read, Write, pay, Bash]")],
+        6,
+        "warning",
+        "`Bash` is dead: `unknown_tools: deny`, and nothing under `tools` has that name",
+    ),
+    "tools that are unknown": (
+        [("version: 1", "version: 1\nunknown_tools: deny"), ("[Read, Write, pay]", '[Read, Write, pay, "gh__*"]')],
+        6,
+        "warning",
+        "`gh__*` is dead: `unknown_tools: deny`",
+    ),
     "forbidden wins": ([('["Read(', '[WRITE, "Read(')], 5, "warning", "`Write` is dead: the tool is forbidden"),
     "narrower than allowed": ([("[Read, Write, pay]", '[Read, Write, pay, "pay(x)"]')], 5, "advice", "`pay` is allowed with any"),
     "nothing to forbid": ([('["Read(', '[Bash, "Read(')], 6, "advice", "nothing allowed to forbid"),
@@ -230,6 +242,18 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         3,
         "warning",
         "does not pay for them",
+    ),
+    "steps of a barrier too few": (
+        _dcbf("{stability: {step_budget: 1}}"),
+        3,
+        "warning",
+        "needs 2 calls to end, the step budget of the barrier `stability` is 1",
+    ),
+    "money of a barrier too little": (
+        _dcbf("{resource: {limit_usd: 0.01}}"),
+        3,
+        "warning",
+        "the limit of the barrier `resource` does not pay for them",
     ),
     "an approval for good": (
         [

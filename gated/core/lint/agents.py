@@ -87,7 +87,7 @@ def _phases(subject: Subject, name: str, profile: Profile) -> Iterator[Advice]:
     if Phase.IDLE not in profile.dfa.paths:
         yield Advice(place, "no path leads from IDLE to ACTING: every call is denied")
     for phase in Phase:
-        if phase not in profile.dfa.paths and phase not in TERMINAL and phase is not Phase.IDLE:
+        if phase not in profile.dfa.paths and phase not in TERMINAL and phase not in (Phase.IDLE, Phase.ACTING):
             yield Advice(place, f"no path leads from {phase} to ACTING: calls are denied there")
     written = subject.setting(name, "dfa")
     if not isinstance(written, dict):

@@ -21,7 +21,7 @@ def lists(subject: Subject) -> Iterator[Advice]:
 
 
 def _allowed(subject: Subject, name: str, profile: Profile) -> Iterator[Advice]:
-    place, seen = subject.place(name, "allowed_tools"), set[str]()
+    place, seen, entry = subject.place(name, "allowed_tools"), set[str](), subject.policy.entry
     entries = subject.setting(name, "allowed_tools") or ()
     for position, text in enumerate(entries):
         pattern, where = compile_pattern(text), (*place, position)
@@ -30,6 +30,8 @@ def _allowed(subject: Subject, name: str, profile: Profile) -> Iterator[Advice]:
         seen.add(text)
         if pattern.exact_tool is not None and forbidden_whole(profile, pattern.exact_tool):
             yield Advice(where, f"`{text}` is dead: the tool is forbidden, and forbidden wins")
+        elif entry.unknown_tools == "deny" and not any(map(pattern.matches_name, entry.tools)):
+            yield Advice(where, f"`{text}` is dead: `unknown_tools: deny`, and nothing under `tools` has that name")
         elif pattern.needs_args and pattern.exact_tool is not None and pattern.exact_tool in entries:
             yield Advice(where, f"`{text}` is dead: `{pattern.exact_tool}` is allowed with any arguments", "advice")
         yield from _positional(subject, where, text)

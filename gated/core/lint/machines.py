@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gated.core.headroom import Headroom
 from gated.core.lint.advice import Advice, Level, Subject, may_call, may_meet
 from gated.core.order.lint import May, calls_to_terminal, distances, flaws
 from gated.core.order.machines import Machine, Transition
@@ -151,10 +152,10 @@ def _ends(
     for limit, what in _limits(profile, stages):
         if steps > limit:
             yield Advice(where, f"{needs}, {what} is {limit}")
-    budget = profile.privilege.budget
     least = min(_cost(subject, profile, transition) for transition in machine.transitions)
-    if "privilege" in stages and budget.max_total is not None and steps * least > budget.max_total:
-        yield Advice(where, f"{needs}, `max_total_cost_usd` does not pay for them")
+    for money, what in _money(profile, stages):
+        if steps * least > money:
+            yield Advice(where, f"{needs}, {what} does not pay for them")
 
 
 def _cost(subject: Subject, profile: Profile, transition: Transition) -> int:
@@ -170,6 +171,21 @@ def _limits(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, st
         yield profile.privilege.budget.max_calls, "`max_calls`"
     if profile.ceilings.max_hops is not None:
         yield profile.ceilings.max_hops, "`max_hops`"
+    for barrier, room in _rooms(profile, stages):
+        yield room.load, f"the step budget of the barrier `{barrier}`"
+
+
+def _money(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[int, str]]:
+    total = profile.privilege.budget.max_total
+    if "privilege" in stages and total is not None:
+        yield total, "`max_total_cost_usd`"
+    for barrier, room in _rooms(profile, stages):
+        yield room.cost, f"the limit of the barrier `{barrier}`"
+
+
+def _rooms(profile: Profile, stages: dict[str, bool]) -> Iterator[tuple[str, Headroom]]:
+    if "dcbf" in stages:
+        yield from ((barrier.name, barrier.room) for barrier in profile.dcbf.barriers if barrier.room is not None)
 
 
 def _keys(subject: Subject, place: Path, machine: Machine) -> Iterator[Advice]:

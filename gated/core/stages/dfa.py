@@ -85,7 +85,7 @@ def compile_dfa(entry: DfaEntry, max_steps: int, max_loops: int, thread_steps: b
 
 
 def _shortest(edges: Iterable[tuple[Phase, Phase]], start: Phase) -> tuple[Phase, ...] | None:
-    """The shortest non-empty way from `start` to ACTING, breadth first; ties by the order of the edges. None leads on from an end."""
+    """The shortest non-empty way from `start` to ACTING, breadth first; ties by the order of the edges. No end leads on."""
     table = tuple(edge for edge in edges if edge[0] not in TERMINAL)
     seen: set[Phase] = set()
     ways: list[tuple[Phase, ...]] = [()]
