@@ -33,7 +33,7 @@ def can_i(
     async def work(operator: Operator) -> Any:
         return await operator.ask("can_i", calls=calls, **where)
 
-    found = at_bus(place, work)
+    found = at_bus(place, work, ("operator", "auditor"))
     if found is None:
         fail(f"there is no run `{run}`", NO)
     if json_:

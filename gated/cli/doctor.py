@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import typer
 from rich.markup import escape
 
@@ -13,6 +15,8 @@ from gated.units import some
 
 app = single()
 
+ASKING: Final = ("operator", "auditor", "approver", "agent", "runner")  # whom the bus lets ask how the gate is
+
 
 @app.command(epilog="Example: gated doctor --data .gated")
 @taking(place_of)
@@ -21,7 +25,7 @@ def doctor(
     json_: Json = False,
 ) -> None:
     """Ask a running gate how it is. Exit status 0: it decides; 1: it cannot, or not for every thread; 2: none answers."""
-    health = at_bus(place, lambda operator: operator.ask("health"))
+    health = at_bus(place, lambda operator: operator.ask("health"), ASKING)
     if json_:
         say_json(health)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +30,10 @@ from gated.wire import Origin
 
 SECONDS: Final = 5.0
 
-Name = Annotated[str, typer.Option("--as", envvar="GATED_OPERATOR", help="The operator that you are.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--as", envvar="GATED_OPERATOR", help="The operator that you are; default: whoever GATED_NATS_USER is."),
+]
 Nats = Annotated[
     str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
 ]
@@ -48,10 +52,15 @@ class Place(Struct, frozen=True):
     creds: Path | None = None
     ca: Path | None = None
     prefix: str = wire.PREFIX
+    role: str = "operator"
+
+    @property
+    def user(self) -> str:
+        return f"{self.role}:{self.name}"
 
 
 def place_of(
-    name: Name = "local",
+    name: Name = None,
     data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
     nats: Nats = None,
     password_file: PasswordFile = None,
@@ -61,7 +70,14 @@ def place_of(
     prefix: Prefix = wire.PREFIX,
 ) -> Place:
     """The options of every command that an operator gives."""
-    return Place(name, data, nats, password_file, creds, tls_ca, prefix if nats else wire.PREFIX)
+    who, role = name_of(name, nats)
+    return Place(who, data, nats, password_file, creds, tls_ca, prefix if nats else wire.PREFIX, role)
+
+
+def name_of(told: str | None, nats: str | None) -> tuple[str, str]:
+    """Who asks, and in which role: as told, else as whom the environment logs in on a server of one's own."""
+    role, colon, name = os.environ.get("GATED_NATS_USER", "").partition(":")
+    return (name, role) if told is None and nats and colon else (told or "local", "operator")
 
 
 class Operator:
@@ -145,15 +161,19 @@ class Operator:
 
 
 @asynccontextmanager
-async def operate(place: Place) -> AsyncIterator[Operator]:
-    """Connect as the operator. Ends the command where no gate is found."""
+async def operate(place: Place, roles: tuple[str, ...] = ("operator",)) -> AsyncIterator[Operator]:
+    """Connect as the operator, or in another of the `roles`, which only asks. Ends the command where no gate is found."""
+    if place.role not in roles:
+        wanted = " or ".join(f"`{role}:NAME`" for role in roles)
+        fail(f"GATED_NATS_USER is `{place.user}`, and this is for {wanted}: log in as one, or say with --as who you are")
     url, options = await _credentials(place)
-    options["inbox_prefix"] = inbox_prefix("operator", place.name)
+    options["inbox_prefix"] = inbox_prefix(place.role, place.name)
     client = SturdyClient()
     await dial(client, url, SECONDS, allow_reconnect=False, connect_timeout=3, **options)
     try:
         operator = Operator(client, place.name, place.prefix)
-        await client.subscribe(f"{place.prefix}.out.*.*.operator.{place.name}", cb=operator.hear)
+        if place.role == "operator":
+            await client.subscribe(f"{place.prefix}.out.*.*.operator.{place.name}", cb=operator.hear)
         await client.flush()
         yield operator
     finally:
@@ -162,7 +182,7 @@ async def operate(place: Place) -> AsyncIterator[Operator]:
 
 
 async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
-    user = f"operator:{place.name}"
+    user = place.user
     if place.url is not None:
         told = login(place.url, user=user, password_file=place.password_file, creds=place.creds, ca=place.ca)
         return told.url, told.credentials
@@ -175,11 +195,11 @@ async def _credentials(place: Place) -> tuple[str, dict[str, Any]]:
     return bus["url"], {"user": user, "password": bus["users"][user]}
 
 
-def at_bus(place: Place, work: Callable[[Operator], Awaitable[Any]]) -> Any:
-    """Do something as an operator, and give back what came of it."""
+def at_bus(place: Place, work: Callable[[Operator], Awaitable[Any]], roles: tuple[str, ...] = ("operator",)) -> Any:
+    """Do something as an operator, or in another of the `roles`, and give back what came of it."""
 
     async def sit() -> Any:
-        async with operate(place) as operator:
+        async with operate(place, roles) as operator:
             return await work(operator)
 
     return run_async(sit)

@@ -14,7 +14,7 @@ import typer
 from msgspec import Struct, UnsetType
 from rich.markup import escape
 
-from gated.cli.operator import Creds, Name, Nats, Operator, Place, checked_id, operate
+from gated.cli.operator import Creds, Name, Nats, Operator, Place, checked_id, name_of, operate
 from gated.cli.output import CANNOT, NO, Authority, Json, Keys, console, fail, run_async, say, say_json, table
 from gated.cli.passwords import NoPassword, PasswordFile
 from gated.cli.which_log import Folder, LogPath, log_of
@@ -131,7 +131,7 @@ def erase_(
     reason: Annotated[str, typer.Option(help="Why; it stands in the log.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: it cannot be undone.")] = False,
     keys: Keys = None,
-    name: Name = "local",
+    name: Name = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the running gate; default: where the log is, or .gated.")] = None,
     nats: Nats = None,
     password_file: PasswordFile = None,
@@ -147,13 +147,14 @@ def erase_(
     """
     log = log_of(log_, data if log_ is None else None)
     wish = _subject(subject, thread, label)
-    checked_id(name, "operator")
     folder = folder_of(log, keys)
     url = nats or (log if log.startswith(SCHEMES[1:]) else None)
-    place = Place(name, data or Path(log).parent, url, password_file, creds, tls_ca)
+    who, role = name_of(name, url)
+    checked_id(who, "operator")
+    place = Place(who, data or Path(log).parent, url, password_file, creds, tls_ca, role=role)
 
     async def work() -> Erased:
-        asked, places = await _found(log, wish, reason, name, folder)
+        asked, places = await _found(log, wish, reason, who, folder)
         if not yes:
             _confirm(asked.subject, len(places))
         try:

@@ -26,7 +26,10 @@ Note = Annotated[str, typer.Option(help="A note for the log and the agent.")]
 
 
 def whereabouts(
-    by: Annotated[str, typer.Option("--as", envvar="GATED_APPROVER", help="The approver that you are.")] = "local",
+    by: Annotated[
+        str | None,
+        typer.Option("--as", envvar="GATED_APPROVER", help="The approver that you are; default: whoever --user is."),
+    ] = None,
     data: Annotated[Path, typer.Option(help="Folder of the running gate.")] = Path(".gated"),
     nats: Annotated[
         str | None, typer.Option("--nats", envvar="GATED_NATS_URL", help="A NATS server of yours instead of the folder.")
@@ -40,7 +43,12 @@ def whereabouts(
     tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
 ) -> Whereabouts:
-    """Which gate, and who answers there."""
+    """Which gate, and who answers there: as told, else as whom they log in on a server of yours."""
+    if by is None and nats is not None and user is not None:
+        role, _, by = user.partition(":")
+        if role != "approver" or not by:
+            fail(f"you log in as `{user}`, and tickets are for `approver:NAME`: log in as one, or say with --as who you are")
+    by = by or "local"
     if nats is not None and creds is None and user is None:
         user = f"approver:{by}"
     return Whereabouts(by, data, nats, user, password_file, creds, tls_ca, prefix if nats else wire.PREFIX)

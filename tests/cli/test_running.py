@@ -136,6 +136,35 @@ def held(folder: Path, bus: Bus, login: str) -> Path:
     return path
 
 
+async def test_whoever_the_environment_logs_in_is_who_asks_and_answers(tmp_path: Path) -> None:
+    """`doctor` wanted GATED_OPERATOR beside GATED_NATS_USER, `tickets` GATED_APPROVER, and each was `local` else."""
+    async with gate(tmp_path, ASKING) as live:
+
+        async def as_user(user: str, *words: str) -> tuple[int, str]:
+            environment = {"COLUMNS": "200", "GATED_NATS_URL": live.bus.url, "GATED_NATS_USER": user}
+            environment["GATED_NATS_PASSWORD"] = live.bus.passwords[user]
+            done = await to_thread.run_sync(lambda: CliRunner().invoke(app, words, env=environment))
+            return done.exit_code, done.output
+
+        for user in ("operator:local", "auditor:local", "approver:ana", "agent:worker"):
+            assert (await as_user(user, "doctor"))[0] == 0, user
+        assert await as_user("approver:ana", "tickets", "ls") == (0, "no tickets wait\n")
+        started = "runs", "start", "r1", "--agent", "worker"
+        assert (await as_user("operator:local", *started))[0] == 0
+        assert (await as_user("auditor:local", "runs", "can-i", "r1"))[0] == 0
+        for user, words in (
+            ("approver:ana", started),
+            ("auditor:local", ("runs", "kill", "r1")),
+            ("approver:ana", ("runs", "can-i", "r1")),
+            ("operator:local", ("tickets", "ls")),
+            ("judge:calls", ("doctor",)),
+        ):
+            status, said = await as_user(user, *words)
+            assert (status, f"`{user}`" in said, "say with --as who you are" in said) == (2, True, True), said
+        status, said = await as_user("operator:local", "runs", "kill", "r1", "--as", "local", "--json")
+        assert (status, json.loads(said)["status"]) == (0, "aborted")
+
+
 TAKES = [
     ("doctor",),
     ("runs", "start", "r", "--agent", "a"),
