@@ -52,6 +52,13 @@ CheckpointEvery = Annotated[int, typer.Option(min=1, help="Records between two c
 SignVerdicts = Annotated[
     bool, typer.Option(help="Give each call that may run a token that its tool can check: a JWT under `verdict.key` of the keys.")
 ]
+HealthFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="GATED_HEALTH_FILE",
+        help="Keep this file while it decides, for probes: `python -m gated.shell.readiness FILE` asks it.",
+    ),
+]
 CLUSTER_KEYS: Final = Path("gated.keys")  # of the workers of a cluster, where nobody names another folder
 PolicyPath = Annotated[Path, typer.Option("--policy", "-p", help="Policy file, or a folder of them.")]
 
@@ -197,6 +204,7 @@ def serve(
     partitions: Annotated[int, typer.Option(min=1, max=1024, help="With `--log nats:`: fixed when the log is made.")] = 64,
     name: Annotated[str, typer.Option(help="With `--log nats:`: the worker's name; one is made where none is given.")] = "",
     sign_verdicts: SignVerdicts = False,
+    health_file: HealthFile = None,
     json_logs: Annotated[bool, typer.Option(help="Log lines as JSON.")] = False,
 ) -> None:
     """Run the daemon on a NATS server of yours, or a worker of a cluster.
@@ -224,7 +232,7 @@ def serve(
     async def work(came_up: Callable[[], None]) -> None:
         custody = await anyio.to_thread.run_sync(opened)  # before the workers, that all find the same keys
         if workers > 1:
-            raise typer.Exit(await Supervisor(command(), name or new_name(), workers).run())
+            raise typer.Exit(await Supervisor(command(), name or new_name(), workers, health_file).run())
         url = nats_url if nats_url or log == "nats:" else log if cluster else ""
         told = login(url, os.environ, user=user, creds=creds, ca=tls_ca, cert=tls_cert, key=tls_key)
         channels = None if notify is None else await anyio.to_thread.run_sync(read_settings, notify)
@@ -239,6 +247,7 @@ def serve(
             notify_cursor=Path(log).with_name(Path(log).name + ".notify.json"),
             partitions=partitions,
             observing=watched,
+            health_file=health_file,
         )
         await (_work(settings, name, came_up) if cluster else _serve(settings, Path(log), custody, came_up))
 

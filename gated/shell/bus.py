@@ -339,6 +339,11 @@ async def connect(
     return client
 
 
+def why_away(client: Client) -> str:
+    """Why nothing goes over a connection just now; empty where it does."""
+    return "" if client.is_connected else "the bus is away"
+
+
 def check_open(client: Client) -> None:
     """Raises `BusError` where the client has given its connection up: on some of the server's errors it does, for good."""
     if client.is_closed:

@@ -27,7 +27,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.events import Body, NoticeReported
-from gated.shell import api, bus
+from gated.shell import api, bus, health_file
 from gated.shell.background import background_tasks
 from gated.shell.custody import Custody, publish_copies
 from gated.shell.detectors.judge import judge_of
@@ -65,6 +65,7 @@ class Settings(Struct, frozen=True):
     notify_cursor: Path = Path("notify.json")
     partitions: int = 64
     observing: Observing = Observing()
+    health_file: Path | None = None
 
 
 class Daemon:
@@ -80,6 +81,10 @@ class Daemon:
 
     async def wait_stopping(self) -> None:
         await self._stopping.wait()
+
+    def why_not(self) -> str:
+        """Why nothing is decided just now; empty where it is."""
+        return self.runs.health.why or bus.why_away(self.receiver.client)
 
     def notices(self) -> Counts | None:
         return None if self.notifier is None else self.notifier.counts
@@ -236,6 +241,8 @@ class Running(Protocol):
 
     async def reload(self) -> bool: ...
 
+    def why_not(self) -> str: ...
+
 
 async def run_until_told(started: AbstractAsyncContextManager[Running], ready: Callable[[], None]) -> None:
     """Run until SIGTERM or SIGINT; SIGHUP and a change of the policy file reload the policy.
@@ -248,6 +255,9 @@ async def run_until_told(started: AbstractAsyncContextManager[Running], ready: C
             tasks.start_soon(_hear_signals, made, heard)
             unwatched = anyio.Event()
             tasks.start_soon(_watch_policy, made, unwatched)
+            if (file := made.settings.health_file) is not None:
+                await health_file.write(file, made.why_not())
+                tasks.start_soon(health_file.keep, file, made.why_not)
             ready()
             await made.wait_stopping()
             unwatched.set()

@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.abc
 import structlog
+
+from gated.shell import health_file, readiness
 
 NO, CANNOT = 1, 2
 PAUSE: Final = 0.5  # seconds before a worker is started again; doubled while it does not stay
@@ -26,9 +29,10 @@ log = structlog.get_logger("gated.supervisor")
 
 
 class Supervisor:
-    """`command` is a worker's without its name; they are called `name-1`, `name-2`, …"""
+    """`command` is a worker's without its name; they are called `name-1`, `name-2`, … The health file is that of all of them."""
 
-    def __init__(self, command: Sequence[str], name: str, workers: int) -> None:
+    def __init__(self, command: Sequence[str], name: str, workers: int, health: Path | None = None) -> None:
+        self._health = health
         self._command, self._names = list(command), [f"{name}-{number}" for number in range(1, workers + 1)]
         self._running: dict[str, anyio.abc.Process] = {}
         self._stopped = anyio.Event()
@@ -36,7 +40,9 @@ class Supervisor:
         self.status = 0
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT; the exit status of all."""
+        """Until SIGTERM or SIGINT; the exit status of all. Raises `HealthFileError`."""
+        if self._health is not None:
+            await health_file.write(self._health, self.why_not())
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as heard:
             async with anyio.create_task_group() as tasks:
 
@@ -53,8 +59,18 @@ class Supervisor:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(listen)
+                if self._health is not None:
+                    tasks.start_soon(health_file.keep, self._health, self.why_not)
                 tasks.start_soon(keep_all)
         return self.status
+
+    def why_not(self) -> str:
+        """Why not every worker decides; empty where all do."""
+        each = ((name, readiness.why_not(file)) for name in self._names if (file := self._file_of(name)) is not None)
+        return "; ".join(f"{name}: {why}" for name, why in each if why)
+
+    def _file_of(self, name: str) -> Path | None:
+        return None if self._health is None else self._health.with_name(f"{self._health.name}.{name}")
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._running.values():
@@ -81,7 +97,8 @@ class Supervisor:
 
     async def _run_one(self, name: str) -> int:
         """A worker from its start to its end; its exit status."""
-        command = [*self._command, "--name", name]
+        file = self._file_of(name)
+        command = [*self._command, "--name", name, *(() if file is None else ("--health-file", str(file)))]
         try:
             # a session of its own: Ctrl-C reaches it by way of this process, which then waits for it
             process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None, start_new_session=True)

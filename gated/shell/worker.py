@@ -96,6 +96,10 @@ class Worker:
     async def wait_stopping(self) -> None:
         await self._stopping.wait()
 
+    def why_not(self) -> str:
+        """Why nothing is decided here just now; empty where it is."""
+        return self.view.health.why or bus.why_away(self.place.client)
+
     def gauges(self) -> Gauges:
         """What is here, summed over the partitions that are."""
         here = [partition.runs for partition in self.partitions if partition.runs is not None]

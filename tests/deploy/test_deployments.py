@@ -21,6 +21,7 @@ from deploy.test_permissions import NATS, POLICY, certificate, environment, secr
 from gated import wire
 from gated.cli.daemon import app
 from gated.client.gate import connect
+from gated.shell import readiness
 from gated.shell.log import LogUnavailable, jetstream
 from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.nats_client import SturdyClient
@@ -113,6 +114,26 @@ def test_the_image_is_not_root_and_starts_what_gated_takes() -> None:
     check_serve(yaml.safe_load(command[1]))
 
 
+def test_the_image_is_healthy_where_the_process_in_it_decides() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    file = re.search(r"^ENV GATED_HEALTH_FILE=(\S+)$", text, re.MULTILINE)
+    probe = re.search(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE)
+    assert file is not None
+    assert probe is not None
+    check_probe(yaml.safe_load(probe[1]), file[1])
+    assert file[1].startswith("/dev/shm/")  # the one place that can be written under a read-only root without a mount
+    composed = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
+    assert "healthcheck" not in composed["services"]["worker"]  # it is the image's
+    assert "GATED_HEALTH_FILE" not in composed["services"]["worker"]["environment"]
+
+
+def check_probe(command: list[str], file: str, *, alive: bool = False) -> None:
+    """That a probe asks what there is, about the file of the process beside it."""
+    assert command[:3] == ["python", "-m", readiness.__name__]
+    assert [word for word in command[3:] if word != "--alive"] == [file]
+    assert ("--alive" in command) is alive
+
+
 def test_the_image_is_built_from_all_that_a_wheel_is_made_of() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     copied = {name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()}
@@ -155,6 +176,13 @@ def test_the_workers_on_kubernetes_are_not_root_and_keep_nothing() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert all(mount.get("readOnly") or mount["name"] == "tmp" for mount in container["volumeMounts"])
+    file = container["args"][container["args"].index("--health-file") + 1]
+    assert any(mount["mountPath"] == str(Path(file).parent) and not mount.get("readOnly") for mount in container["volumeMounts"])
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        check_probe(container[kind]["exec"]["command"], file, alive=kind == "livenessProbe")
+        assert container[kind]["timeoutSeconds"] >= 5
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 120  # servers that elect, a long log
     assert {variable["name"] for variable in container["env"]} == {
         "GATED_NATS_URL",
         "GATED_NATS_USER",
@@ -200,7 +228,7 @@ async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) 
             "GATED_NATS_CA": str(tmp_path / "server.crt"),
         }
         command = [sys.executable, "-m", "gated", "serve", "--log", "nats:", "--policy", str(tmp_path / "policy.yaml")]
-        command += ["--partitions", "4", "--keys", str(tmp_path / "keys")]
+        command += ["--partitions", "4", "--keys", str(tmp_path / "keys"), "--health-file", str(tmp_path / "health")]
         worker = _started(command, told, tmp_path / "worker")
         try:
             await anyio.to_thread.run_sync(_heard, tmp_path / "worker", "gated works")
@@ -209,6 +237,7 @@ async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) 
             async with connect(f"tls://{host}", agent="support", timeout=20, **credentials) as gate:
                 assert (await gate.run(run="r").check("look", {})).decision == "allow"
                 assert (await gate.run(run="r").check("touch", {})).decision == "deny"
+            assert probed(tmp_path / "health") == (0, "ok\n")
             async with bus_user_of(host, context) as auditor:
                 said = await auditor.client.request("$JS.API.STREAM.INFO.GATED_LOG", b"", timeout=PATIENCE)
                 assert b'"deny_delete":true' in said.data
@@ -219,6 +248,15 @@ async def test_a_worker_decides_on_the_deployed_server_over_tls(tmp_path: Path) 
         finally:
             worker.terminate()
             assert await anyio.to_thread.run_sync(worker.wait, PATIENCE) == 0
+    status, said = probed(tmp_path / "health")
+    assert (status, "No such file" in said) == (1, True)
+
+
+def probed(file: Path, *more: str) -> tuple[int, str]:
+    """What a probe of the image, or of the manifests, comes to."""
+    command = [sys.executable, "-m", readiness.__name__, *more, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    return done.returncode, done.stdout
 
 
 def _started(command: list[str], told: dict[str, str], output: Path) -> "subprocess.Popen[bytes]":

@@ -64,6 +64,9 @@ class Engine:
     def works(self, worker: str) -> bool:
         return "gated works" in self.run("logs", worker)
 
+    def healthy(self, worker: str) -> bool:
+        return self.run("inspect", "-f", "{{.State.Health.Status}}", worker).strip() == "healthy"
+
     def volumes(self) -> set[str]:
         return set(self.run("volume", "ls", "-q").split())
 
@@ -145,6 +148,7 @@ def test_the_composed_gate_decides_and_goes_on_after_kills_and_an_upgrade(engine
     assert len(workers) == 2
     for worker in workers:
         blocking_until(partial(engine.works, worker), partial(engine.compose, "logs"))
+        blocking_until(partial(engine.healthy, worker), partial(engine.run, "inspect", worker))
         said = engine.run("exec", worker, "sh", "-c", INSIDE).split()
         none = [f"{capabilities}:{0:016x}" for capabilities in ("CapPrm", "CapEff", "CapBnd")]
         assert said == ["10001", "4", *none, "NoNewPrivs:1", "0", "drwx------", "10001"]
