@@ -34,7 +34,7 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
         drawn.add_row(*_row(span, found, length, width))
     draw(drawn)
     for mark in found.marks:
-        say(f"[dim]+{_seconds(mark.at - found.opened_at):>8}[/]  {escape(mark.what)}")
+        say(f"[dim]{f'+{_seconds(mark.at - found.opened_at)}':>8}[/]  {escape(mark.what)}")
     if curve is not None and curve.samples:
         names = list(dict.fromkeys(name for sample in curve.samples for name in sample.values))
         for name in names:

@@ -56,7 +56,13 @@ class Run:
 
     async def __aenter__(self) -> Run:
         if self._start is not None:
-            await self._say(self._start)
+            try:
+                await self._say(self._start)
+            except GateError:
+                raise
+            except BaseException as error:  # cancelled, and the gate may have opened it
+                await self.__aexit__(type(error), error, None)
+                raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -72,6 +72,7 @@ LOGGED_IN: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", "/runs/rows"): runs_pages.run_rows,
     ("GET", "/runs/{thread}/{run}"): runs_pages.run,
     ("POST", "/runs/{thread}/{run}/forget"): answers_pages.forget,
+    ("GET", "/search"): runs_pages.search_page,
     ("POST", "/search"): runs_pages.search,
     ("POST", "/theme"): entry.theme,
     ("POST", "/logout"): entry.logout,

@@ -110,9 +110,17 @@ def _drawn(machine: Machine, number: int, states: dict[str, dict[str, str]]) -> 
 
 async def search(visit: Visit) -> Response:
     """Runs and tickets by a text of theirs. It comes as a form, so that no address holds what was looked for."""
-    form, past = await visit.form(), visit.desk.past
+    return await _found(visit, (await visit.form()).get("text", "").strip()[:200])
+
+
+async def search_page(visit: Visit) -> Response:
+    """Where nothing is looked for yet: an address that somebody kept, or came back to."""
+    return await _found(visit, "")
+
+
+async def _found(visit: Visit, text: str) -> Response:
+    past = visit.desk.past
     await past.fresh()
-    text = form.get("text", "").strip()[:200]
     words = text.lower().split()
     every = visit.desk.board.visible(visit.me) if words else ()
     waiting = list(islice((line for line in every if _matches(line, words)), FOUND + 1))

@@ -230,13 +230,15 @@ def rule_in_words(rule: AnswerRule, ticket: Ticket, groups: tickets.Groups) -> s
     def people(names: Sequence[str]) -> str:
         return " or ".join(_who(name, groups) for name in names)
 
+    def one_of(names: Sequence[str], words: str = "one of") -> str:
+        return people(names) if len(names) == 1 and names[0].startswith("user:") else f"{words} {people(names)}"
+
     if rule.stages:
-        told = "In turn: " + ", then ".join(f"one of {people(stage)}" for stage in rule.stages)
+        told = "In turn: " + ", then ".join(one_of(stage) for stage in rule.stages)
     elif rule.anyone:
         told = "Any approver" if rule.quorum == 1 else f"Any {rule.quorum} approvers"
     else:
-        told = people(rule.approvers)
-        told = f"One of {told}" if rule.quorum == 1 else f"{rule.quorum} of {told}"
+        told = one_of(rule.approvers, "One of") if rule.quorum == 1 else f"{rule.quorum} of {people(rule.approvers)}"
     if rule.escalate_to:
         told += f"; {'now' if ticket.escalated else 'later'} also {people(rule.escalate_to)}"
     if rule.excluded:

@@ -12,6 +12,7 @@ import pytest
 from gated import client, wire
 from gated.client import AlreadyMade, Call, Denied, Gate, GateUnavailable, Refused, Run, Verdict
 from gated.client import question as question_module
+from gated.client.question import Question
 from gated.core.state import RunState
 from gated.events import RunId, ThreadId
 from patience import PATIENCE, until
@@ -225,6 +226,23 @@ approvals:
         with pytest.raises(BaseExceptionGroup):
             async with worker.run(run="r", resume=True) as run:
                 await both(run, "shell")
+        assert (await state(live)).end == "aborted"
+
+
+async def test_a_run_whose_opening_is_cancelled_does_not_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a session of `gated mcp` that was stopped between the gate's record of its run and the answer."""
+
+    async def opened() -> bool:
+        return RunId("r") in (await live.daemon.runs.look(ThreadId("r"))).runs
+
+    async with gate(tmp_path) as live, live.bus.agent("worker") as worker:
+        with monkeypatch.context() as patched:
+            patched.setattr(Question, "hear", lambda *_: None)
+            opening = asyncio.ensure_future(worker.run(run="r").__aenter__())
+            await until(opened)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
         assert (await state(live)).end == "aborted"
 
 
