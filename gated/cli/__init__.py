@@ -5,7 +5,6 @@ A command's module is imported when the command is asked for: importing all of t
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module, metadata
 from typing import Annotated, Final
 
@@ -76,12 +75,6 @@ def gated(
     """A daemon that decides whether an AI agent's tool call may happen."""
 
 
-def _concerns_people(record: logging.LogRecord) -> bool:
-    """Not what asyncio of Python 3.11 says whenever a connection by TLS is closed."""
-    return "eof_received() has no effect" not in record.getMessage()
-
-
 def main() -> None:
     """The entry point of `gated`."""
-    logging.getLogger("asyncio").addFilter(_concerns_people)
     app()

@@ -25,6 +25,7 @@ from nats.errors import BadSubjectError, ConnectionClosedError, OutboundBufferLi
 
 from gated.shell.nats_reader import Hear, Reader
 from gated.shell.nats_reader import Heard as Heard
+from gated.shell.nats_tls import Upgradable
 
 CLOSE_SECONDS: Final = 2.0
 
@@ -130,6 +131,8 @@ class SturdyClient(Client):
         """A task that reconnects can lose its cancellation (to a timeout of the same moment), and would try for ever."""
         if self._ended:
             raise asyncio.CancelledError
+        if self._transport is None and server.uri.scheme in ("nats", "tls"):
+            self._transport = Upgradable()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(server)
 
     async def _attempt_reconnect(self) -> None:

@@ -15,17 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import nkeys
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
 from deploy.real_server import running
 from gated.shell.bus import BusError
+from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_login import client_context, credentials_file
-from patience import PATIENCE, blocking_until
+from patience import PATIENCE, blocking_until, until
 from shell import live
 
 PEM = serialization.Encoding.PEM
@@ -155,6 +159,28 @@ def test_everybody_trusts_the_private_authority_that_they_are_told_of(tmp_path: 
         for command in ("tickets ls", "doctor", "mcp --agent worker -- cat"):
             status, said = gated(*command.split(), environment=nobody)
             assert (status, "its certificate is not trusted here" in said) == (2, True), said
+
+
+async def test_a_connection_by_tls_ends_without_a_word(tmp_path: Path, tls_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio warned at each end of one that `eof_received() has no effect`: nobody had told the protocol that it is over TLS."""
+    context = client_context(*(tmp_path / file for file in ("ca.crt", "daemon.crt", "daemon.key")))
+    client, heard = SturdyClient(), list[int]()
+    await client.connect(tls_server, tls=context, allow_reconnect=False)
+
+    async def hear(message: Msg) -> None:
+        heard.append(len(message.data))
+
+    await client.subscribe("much", cb=hear)
+    for _ in range(20):
+        await client.publish("much", b"x" * 1_000_000)
+    await until(lambda: heard == [1_000_000] * 20)
+    await client.close()
+    refused = SturdyClient()
+    with pytest.raises((NatsError, OSError)):  # this server lets nobody in without a certificate
+        await refused.connect(tls_server, tls=client_context(tmp_path / "ca.crt", None, None), allow_reconnect=False)
+    await refused.close()
+    await anyio.sleep(0.1)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
