@@ -102,7 +102,8 @@ class Board:
         return None
 
     def _on_page(self, key: str, page: Line) -> Wish | None:
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": 6 - self._rows, "pagedown": self._rows - 6}
+        page_down = self._rows - 6
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page_down, "pagedown": page_down, " ": page_down}
         if key in steps:
             self.scroll = max(0, self.scroll + steps[key])
         elif key in ("home", "end"):

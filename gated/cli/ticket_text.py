@@ -96,7 +96,7 @@ def whole(line: Line) -> list[str]:
     head = f"[bold]{escape(line['ticket'])}[/]  agent {_safe(line['agent'])}  run {_safe(line['run'])}"
     if line["thread"] != line["run"]:
         head += f"  thread {_safe(line['thread'])}"
-    lines = [head, f"opened {_second(line['opened_at'])}  expires {_second(line['expires_at'])}  {who(line)}"]
+    lines = [head, f"opened {_second(line['opened_at'])}  expires {_second(line['expires_at'])}", f"answers  {who(line)}"]
     if line.get("task"):
         lines.append(f"task  {_safe(line['task'])}")
     lines += [f"[yellow]asks[/]  {_safe(a['code'])}: {_safe(a['reason'])}" for a in line["asks"]]
@@ -131,7 +131,9 @@ def _rule(rule: dict[str, Any], *, escalated: bool) -> str:
     elif rule.get("stages"):
         text = "in turn " + ", then ".join(_names(stage) for stage in rule["stages"])
     else:
-        text = f"{rule.get('quorum', 1)} of {_names(names)}"
+        quorum = rule.get("quorum", 1)
+        alone = quorum == 1 and len(names) == 1 and names[0].startswith("user:")
+        text = _names(names) if alone else f"{quorum} of {_names(names)}"
     if escalated and rule.get("escalate_to"):
         text += f", or {_names(rule['escalate_to'])}"
     return text + (f" (not {_names(rule['excluded'])})" if rule.get("excluded") and not rule.get("self_approval") else "")
