@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +27,9 @@ from gated.cli.running import bind
 from gated.cli.suggest import suggest_policy
 from gated.cli.train_barrier import train_barrier
 from gated.core.order.diagram import mermaid, svg
+from gated.core.order.machines import Machine, compile_machine
 from gated.core.order.patterns import PatternError, compile_pattern
+from gated.core.policy import Policy
 from gated.core.scenario import Result, run_document
 from gated.core.schema import policy_schema
 from gated.documents import Document
@@ -135,19 +139,40 @@ def diagram(
     svg_folder: Annotated[Path | None, typer.Option("--svg", help="Write an SVG file for each machine into this folder.")] = None,
 ) -> None:
     """Draw every machine of a policy: Mermaid on standard output, or SVG files."""
-    loaded = compiled(document_of(policy))
-    machines = {m.name: m for profile in loaded.agents.values() for m in profile.machines.machines}
+    machines = _titled(compiled(document_of(policy)))
     if not machines:
-        fail("the policy has no machines that an agent uses", NO)
-    for name, machine in machines.items():
+        fail("the policy has no machines", NO)
+    taken: set[str] = set()
+    for title, machine in machines.items():
         if svg_folder is None:
-            console.print(f"%% {name}\n{mermaid(machine)}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"%% {title}\n{mermaid(machine)}", markup=False, highlight=False, soft_wrap=True)
             continue
-        target = svg_folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}.svg"
+        target = svg_folder / f"{_file_name(title, taken)}.svg"
         with writing():
             svg_folder.mkdir(parents=True, exist_ok=True)
             target.write_text(svg(machine))
         say(f"wrote {escape(str(target))}")
+
+
+def _titled(policy: Policy) -> dict[str, Machine]:
+    """Every machine of a policy: its own, and those of agents, with the agent where several have one of that name."""
+    base = {entry.name: compile_machine(entry) for entry in policy.entry.machines}
+    own = {(m.name, m.entry): (str(agent), m) for agent, p in policy.agents.items() for m in p.machines.machines}
+    several = Counter(name for name, _ in own)
+    own_titled = {
+        f"{name} ({agent})" if several[name] > 1 else name: machine
+        for (name, _), (agent, machine) in own.items()
+        if name not in base
+    }
+    return {**base, **own_titled}
+
+
+def _file_name(title: str, taken: set[str]) -> str:
+    """What can be a file's name everywhere, and is no other's."""
+    plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in title)
+    name = next(n for n in chain((plain,), (f"{plain}-{number}" for number in count(2))) if n.casefold() not in taken)
+    taken.add(name.casefold())
+    return name
 
 
 # In the order in which a policy is written, tried, understood and kept.

@@ -273,6 +273,23 @@ def test_diagrams_are_drawn_from_the_tables(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "confirm-before-delete.svg").read_text()
 
 
+def test_every_machine_is_drawn_and_no_file_is_written_over(tmp_path: Path) -> None:
+    one = "{{name: {}, initial: s, transitions: [{{on: {}, from: s, to: t}}]}}"
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"version: 1\nagents:\n  a: {{machines: [a/b, {one.format('own', 'A')}, {one.format('same', 'C')}]}}\n"
+        f"  b: {{machines: [{one.format('own', 'B')}, {one.format('same', 'C')}]}}\n"
+        f"machines:\n  - {one.format('a/b', 'T')}\n  - {one.format('A_B', 'U')}\n"
+    )
+    _, text, _ = gated("policy", "diagram", policy)
+    assert [line[3:] for line in text.splitlines() if line.startswith("%%")] == ["a/b", "A_B", "own (a)", "same", "own (b)"]
+    gated("policy", "diagram", policy, "--svg", tmp_path / "drawn")
+    drawn = {file.name: tool for file in (tmp_path / "drawn").iterdir() for tool in "TUABC" if f">{tool}<" in file.read_text()}
+    assert drawn == {"a_b.svg": "T", "A_B-2.svg": "U", "own__a_.svg": "A", "own__b_.svg": "B", "same.svg": "C"}
+    policy.write_text("version: 1\nagents: {a: {}}\n")
+    assert gated("policy", "diagram", policy)[0] == 1
+
+
 def test_the_schema_is_one_that_editors_read() -> None:
     schema = json.loads(gated("policy", "schema")[1])
     assert schema["$schema"].startswith("https://json-schema.org/")

@@ -152,6 +152,30 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "advice",
         "name the one that is meant",
     ),
+    "positional glob in a machine": (
+        [
+            ("on: Write, from", 'on: "W*(/tmp/*)", from'),
+            ("  Write: {", "  Write: {schema: {properties: {file_path: {}, text: {}}}, "),
+        ],
+        21,
+        "advice",
+        "`W*(/tmp/*)` looks at the only argument, and `Write` has `file_path`, `text`: name the one that is meant, as in `Write(",
+    ),
+    "positional glob in a contract": (
+        [("on: pay, require", 'on: "pay(*eve*)", require'), ("  pay: {", "  pay: {schema: {properties: {to: {}, amount: {}}}, ")],
+        23,
+        "advice",
+        "`pay` has `to`, `amount`: name the one that is meant",
+    ),
+    "positional glob in an approval's rule": (
+        [
+            ("  default:", '  rules: [{on: "pay(*eve*)", approvers: [user:bob]}]\n  default:'),
+            ("  pay: {", "  pay: {schema: {properties: {to: {}, amount: {}}}, "),
+        ],
+        25,
+        "advice",
+        "`pay` has `to`, `amount`: name the one that is meant",
+    ),
     "tool nobody calls": ([("  Read: {", "  Bash: {}\n  Read: {")], 11, "advice", "no agent may call `Bash`"),
     "no way to act": (
         [("    owner", "    dfa: {remove: [[IDLE, PLANNING]]}\n    owner")],

@@ -57,3 +57,11 @@ def test_the_contracts_page() -> None:
     text = "policy:\n" + textwrap.indent(agents + contracts, "  ") + scenarios
     results = list(run_document(parse_document(text, file="docs/contracts.yaml"), lambda name: pytest.fail(name)))
     assert [r.failures for r in results] == [(), ()]
+
+
+def test_the_machines_page() -> None:
+    machines, scenarios = blocks("machines.md")
+    agents = 'version: 1\nagents: {a: {allowed_tools: ["*"], checks: [order]}}\n'
+    text = "policy:\n" + textwrap.indent(agents + machines, "  ") + scenarios
+    results = list(run_document(parse_document(text, file="docs/machines.yaml"), lambda name: pytest.fail(name)))
+    assert [r.failures for r in results] == [(), (), (), ()]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gated.core.lint.advice import Advice, Subject, forbidden_whole, may_call, may_meet
 from gated.core.order.patterns import compile_pattern
 from gated.core.policy import Profile
-from gated.strict_json import Path
 
 
 def lists(subject: Subject) -> Iterator[Advice]:
@@ -34,17 +33,6 @@ def _allowed(subject: Subject, name: str, profile: Profile) -> Iterator[Advice]:
             yield Advice(where, f"`{text}` is dead: `unknown_tools: deny`, and nothing under `tools` has that name")
         elif pattern.needs_args and pattern.exact_tool is not None and pattern.exact_tool in entries:
             yield Advice(where, f"`{text}` is dead: `{pattern.exact_tool}` is allowed with any arguments", "advice")
-        yield from _positional(subject, where, text)
-
-
-def _positional(subject: Subject, where: Path, text: str) -> Iterator[Advice]:
-    pattern = compile_pattern(text)
-    schema = subject.schema(pattern.exact_tool or "")
-    properties = (schema or {}).get("properties") or {}
-    if pattern.positional and len(properties) > 1:
-        names = ", ".join(f"`{key}`" for key in properties)
-        message = f"`{text}` looks at the only argument, and the tool has {names}: name the one that is meant"
-        yield Advice(where, f'{message}, as in `{pattern.exact_tool}({next(iter(properties))} ~ "…")`', "advice")
 
 
 def _restricting(subject: Subject, name: str, profile: Profile, key: str, verb: str) -> Iterator[Advice]:
@@ -58,7 +46,6 @@ def _restricting(subject: Subject, name: str, profile: Profile, key: str, verb: 
             yield Advice(
                 where, f"`{text}` is dead: there is nothing allowed to {verb}", "advice" if verb == "forbid" else "warning"
             )
-        yield from _positional(subject, where, text)
 
 
 def _scope(subject: Subject, name: str) -> Iterator[Advice]:

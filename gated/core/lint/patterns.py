@@ -1,4 +1,8 @@
-"""Patterns that look as if they compared numbers: patterns do not, so they are globs that hardly any call matches."""
+"""Patterns that look as if they compared numbers, and globs over the primary argument of tools that have several.
+
+Patterns compare no numbers, so the first are globs that hardly any call matches; and the primary argument of calls with several
+arguments is all of them, so the second match exactly what nobody meant.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gated.core.lint.advice import Advice, Subject
+from gated.core.order.patterns import compile_pattern
 from gated.strict_json import Path
 
 LISTS: Final = frozenset({"allowed_tools", "forbidden_tools", "approval_required"})
@@ -20,6 +25,18 @@ def comparisons(subject: Subject) -> Iterator[Advice]:
             test = f"args.{found['field']} {found['op']} {found['value']}"
             message = f"`{text}` compares nothing: it is a glob over the text of the arguments; a contract compares, `{test}`"
             yield Advice(where, message)
+
+
+def positionals(subject: Subject) -> Iterator[Advice]:
+    schemas = {tool: schema for tool in subject.policy.entry.tools if (schema := subject.schema(tool)) is not None}
+    for where, text in _patterns({key: part for key, part in subject.data.items() if key != "tools"}, ()):
+        pattern = compile_pattern(text)
+        tool = next((tool for tool in schemas if pattern.positional and pattern.matches_name(tool)), None)
+        properties = schemas[tool].get("properties") or {} if tool is not None else {}
+        if len(properties) > 1:
+            names = ", ".join(f"`{key}`" for key in properties)
+            message = f"`{text}` looks at the only argument, and `{tool}` has {names}: name the one that is meant"
+            yield Advice(where, f'{message}, as in `{tool}({next(iter(properties))} ~ "…")`', "advice")
 
 
 def _patterns(part: Any, where: Path) -> Iterator[tuple[Path, str]]:
