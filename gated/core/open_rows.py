@@ -11,7 +11,7 @@ from immutables import Map
 from msgspec import Struct
 
 from gated.core.tickets import State, Ticket, batch_digest
-from gated.core.writing import Form, Reading, Rows, pack
+from gated.core.writing import Form, Reading, Rows, Slices, pack, rows_written
 from gated.events import Answer, AnswerRule, Ask, CallId, Embedding, Score, TicketCall, TicketId
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ _ASKS: Final = Rows(_Asks)
 _RULES: Final = Rows(_Rules)
 _SINCE: Final = Rows(_Since)
 _SHEETS: Final = Reading(_Sheet)
+_SHEET: Final = b"\x93"  # msgpack: an array of three
 _NOTHING_SINCE: Final = ((), "pending", False, False, (), None)
 _UNTOUCHED: Final = _Since((), "pending", False, False, (), None)
 
@@ -109,10 +110,10 @@ class _Table(Generic[T]):
         return self._at
 
 
-def _tickets_written(tickets: Map[TicketId, Ticket]) -> bytes:
+def _tickets_written(tickets: Map[TicketId, Ticket]) -> Slices:
     asks, rules = _Table[Any](), _Table[Any]()
-    rows = [_row(ticket, asks, rules) for _, ticket in sorted(tickets.items())]
-    return pack((list(asks.places), list(rules.places), rows))
+    rows = yield from rows_written(sorted(tickets), lambda ticket: _row(tickets[ticket], asks, rules))
+    return b"".join((_SHEET, pack(list(asks.places)), pack(list(rules.places)), rows))
 
 
 def _row(ticket: Ticket, asks: _Table[Any], rules: _Table[Any]) -> tuple[Any, ...]:

@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from gated.core.filed import Filed, Shelved
 from gated.core.history import Tally
+from gated.core.late import Late
 from gated.core.open_rows import TICKETS, digest_bytes
 from gated.core.order.apart import OrderApart
 from gated.core.order.state import OrderState
 from gated.core.stages.dfa import DfaState
 from gated.core.stages.semantic import Seen
 from gated.core.tickets import Ticket, batch_digest
-from gated.core.writing import FORMS, Form, Reading, Rows, checked, from_json, pack, summed, write
+from gated.core.writing import FORMS, SLICE, Form, Reading, Rows, Slices, checked, from_json, rows_written, summed, write
 from gated.events import (
     AgentId,
     CallId,
@@ -106,8 +107,8 @@ class _OpenRow(Struct, frozen=True, gc=False, array_like=True):
 _OPEN_ROWS: Final = Reading(tuple[_OpenRow, ...])
 
 
-def _calls_written(calls: Map[CallId, Known]) -> bytes:
-    return pack([_open_row(call, known) for call, known in sorted(calls.items())])
+def _calls_written(calls: Map[CallId, Known]) -> Slices:
+    return rows_written(sorted(calls), lambda call: _open_row(call, calls[call]))
 
 
 def _open_row(call: CallId, known: Known) -> tuple[Any, ...]:
@@ -323,6 +324,28 @@ _STATES_APART: Final = Reading(_Apart)
 def dump(state: ThreadState) -> bytes:
     """A snapshot: deterministic bytes of the whole state."""
     return summed(write(state))
+
+
+def dump_in_slices(state: ThreadState) -> Slices:
+    """The same bytes. What waits in a run may be much: between two slices of it others have their turn."""
+    opened = state.runs.open
+    try:
+        for run_id, run in opened.items():
+            for name, form in (("calls", FORMS[Known]), ("tickets", FORMS[Ticket])):
+                filed: Filed[Any, Any] = getattr(run, name)
+                if type(filed.open) is Map and len(filed.open) > SLICE:
+                    late = Late[Any, Any]((yield from form.write(filed.open)), form.read)
+                    run = replace(run, **{name: replace(filed, open=late)})
+                    opened = opened.set(run_id, run)
+    except OverflowError:  # then the whole is JSON
+        return dump(state)
+    return dump(replace(state, runs=replace(state.runs, open=opened)))
+
+
+def waiting(state: ThreadState) -> int:
+    """How many rows of what waits a dump has to make. What was loaded, and nobody has spoken of since, is bytes."""
+    parts = [filed.open for run in state.runs.open.values() for filed in (run.calls, run.tickets)]
+    return sum(len(part) for part in parts if type(part) is Map)
 
 
 def load(raw: bytes) -> ThreadState:

@@ -9,7 +9,7 @@ under a checksum only the first begin with `{`, only the last with `SUMMED`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -25,6 +25,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
 SUMMED: Final = b"\x01"
+SLICE: Final = 500  # rows that are written in one go
 LATE: Final = 4096  # bytes from which a map that has a form of its own is decoded when somebody asks for an entry
 
 _EMPTY: Final = b"\x80"
@@ -33,10 +34,13 @@ _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # msgpack: how an 
 _NONE: Final[Map[Any, Any]] = Map()
 
 
+Slices = Generator[None, None, bytes]  # gives bytes in the end, and before that others their turn
+
+
 class Form(Struct, frozen=True):
     """How maps are written whose values are of one type, in place of a msgpack map: as a msgpack array."""
 
-    write: Callable[[Map[Any, Any]], bytes]
+    write: Callable[[Map[Any, Any]], Slices]
     read: Callable[[bytes], dict[Any, Any]]
 
 
@@ -58,6 +62,33 @@ def write_json(value: Any) -> bytes:
 def pack(value: Any) -> bytes:
     """A part of what is written. Raises `OverflowError` where the whole must be JSON."""
     return _PACKER.encode(value)
+
+
+def rows_written(values: Sequence[T], row: Callable[[T], Any]) -> Slices:
+    """A msgpack array of rows. Raises `OverflowError`."""
+    parts = [_array(len(values))]
+    for start in range(0, len(values), SLICE):
+        if start:
+            yield
+        some = values[start : start + SLICE]
+        parts.append(pack([row(value) for value in some])[len(_array(len(some))) :])
+    return b"".join(parts)
+
+
+def _array(count: int) -> bytes:
+    """How a msgpack array of so many begins."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 65_536 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def whole(slices: Slices) -> bytes:
+    """In one go."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            return bytes(done.value)
 
 
 class Reading(Generic[T]):
@@ -84,7 +115,7 @@ def _packed_map(value: Any) -> Any:
     if not value:
         return _EMPTY
     form = FORMS.get(type(next(iter(value.values()))))
-    return _PACKER.encode(dict(value)) if form is None else form.write(value)
+    return _PACKER.encode(dict(value)) if form is None else whole(form.write(value))
 
 
 def _unpacked_map(kind: Any, raw: Any) -> Any:

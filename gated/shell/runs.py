@@ -168,8 +168,9 @@ class Runs:
             tasks.start_soon(self._answer_all, durable)
             timers = anyio.CancelScope()
             tasks.start_soon(self.timers.run, timers)
-            refusing = anyio.CancelScope()
-            tasks.start_soon(_within, refusing, self._refuse_overload)
+            beside = [anyio.CancelScope(), anyio.CancelScope()]
+            tasks.start_soon(_within, beside[0], self._refuse_overload)
+            tasks.start_soon(_within, beside[1], self.threads.keep_snapshots)
             while (batch := await self._next_batch()) is not None:
                 self._embedded_for = self.registry.known
                 batch = await self._embedded(batch)
@@ -185,7 +186,8 @@ class Runs:
                     await checkpoint()  # others are waiting too, not least for this batch
             decided.close()
             timers.cancel()
-            refusing.cancel()
+            for scope in beside:
+                scope.cancel()
         self.drained.set()
 
     def drain(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from gated.core import state as states
@@ -21,6 +22,7 @@ from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import PolicyBound, ThreadId
 from gated.shell import loading
+from gated.shell.handover import Bell
 from gated.shell.loading import Part
 from gated.shell.log import EventLog, LogUnavailable, ThreadDamaged
 from gated.shell.policies import load_stored
@@ -28,6 +30,8 @@ from gated.shell.policies import load_stored
 CACHE: Final = 10_000  # threads whose state stays in memory
 HELD: Final = 5_000_000  # records of them together, since a state grows by up to some hundred bytes with each of its records
 SNAPSHOT: Final = 500  # records of a thread between two snapshots
+OF_WAITING: Final = 20  # the same where much waits: one for so many rows that it has of that, which costs as much as the others
+SLOW: Final = 1000  # such rows from which a snapshot is made in slices
 LOOK_AGAIN: Final = 60.0  # seconds until a damaged thread is read again: somebody may have mended the log
 POLICIES: Final = 16  # that are known at a time, before it is looked which of them nobody needs any more
 UNUSED: Final = 600.0  # seconds since a policy was last asked for: until then whoever asked may go on with it
@@ -49,6 +53,8 @@ class Threads:
         self._asked_for = {policy.digest: time.monotonic()}  # when each known policy last was
         self._most_policies = POLICIES
         self._held = 0  # records of the states in memory
+        self._slow: dict[ThreadId, ThreadState] = {}  # whose snapshots are made in slices, one after another
+        self._slow_came = Bell()
         self.damages: dict[str, str] = {}  # of each thread that is damaged: what is wrong with it
         self._damaged: dict[ThreadId, tuple[ThreadDamaged, float]] = {}  # the same, and when it was last read
 
@@ -137,6 +143,8 @@ class Threads:
         """The threads that were spoken of last, so many bytes of them: each one's snapshot's number, and a snapshot of it now."""
         found: list[tuple[int, bytes]] = []
         for thread, state in reversed(self.states.items()):
+            if states.waiting(state) > SLOW:
+                continue
             written = states.dump(state)
             size -= len(written)
             if size < 0:
@@ -181,7 +189,7 @@ class Threads:
         for thread in changed:
             state = self.states.get(thread)
             if state is not None and state.seq - self._saved.get(thread, 0) >= SNAPSHOT:
-                await self._snapshot(state)
+                await self._snapshot_in_turn(state)
         if len(self.states) <= CACHE and self._held <= HELD:
             return
         leaving = [state for state in self._surplus() if not self._stays(state.thread, is_busy)]
@@ -213,17 +221,40 @@ class Threads:
         if await self._log.get(state.thread, state.seq) is None:
             self.states.move_to_end(state.thread)
             return
-        await self._snapshot(state)
+        if self._saved.get(state.thread) != state.seq and not await self._snapshot_in_turn(state, leaving=True):
+            self.states.move_to_end(state.thread)
+            return
         if self.states.get(state.thread) is state:
             del self.states[state.thread]
             self._held -= state.seq
             self._saved.pop(state.thread, None)
 
-    async def _snapshot(self, state: ThreadState) -> None:
+    async def _snapshot_in_turn(self, state: ThreadState, *, leaving: bool = False) -> bool:
+        """A snapshot now, or later where it is slow to make. False: later, or not yet."""
+        rows = states.waiting(state)
+        if rows <= SLOW:
+            await self._snapshot(state, states.dump(state))
+            return True
+        since = state.seq - self._saved.get(state.thread, 0)
+        if state.thread not in self._slow and (leaving or since >= rows // OF_WAITING):
+            self._slow[state.thread] = state
+            self._slow_came.ring()
+        return False
+
+    async def keep_snapshots(self) -> None:
+        """Make the slow ones until cancelled: others have their turn between two slices."""
+        while True:
+            await self._slow_came.wait()
+            while self._slow:
+                thread, state = next(iter(self._slow.items()))
+                await self._snapshot(state, await _in_slices(state))
+                del self._slow[thread]
+
+    async def _snapshot(self, state: ThreadState, written: bytes) -> None:
         try:
             if await self._log.get(state.thread, state.seq) is None:
                 return
-            await self._log.save_snapshot(state.thread, state.seq, states.dump(state))
+            await self._log.save_snapshot(state.thread, state.seq, written)
             if state.seq // LONG > self._saved.get(state.thread, 0) // LONG:
                 log.warning(
                     "a thread grows long: end its runs, and begin others on a new one", thread=state.thread, records=state.seq
@@ -231,3 +262,13 @@ class Threads:
             self._saved[state.thread] = state.seq
         except LogUnavailable as error:
             log.warning("cannot save a snapshot", thread=state.thread, error=str(error))
+
+
+async def _in_slices(state: ThreadState) -> bytes:
+    slices = states.dump_in_slices(state)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            return bytes(done.value)
+        await checkpoint()

@@ -20,7 +20,7 @@ from gated.core.late import Late
 from gated.core.packed import Packed
 from gated.core.state import Calls, InFlight, Known, Runs, RunState, ThreadState, Tickets
 from gated.core.tickets import Ticket
-from gated.core.writing import FORMS, write, write_json
+from gated.core.writing import FORMS, rows_written, whole, write, write_json
 from gated.events import (
     AgentId,
     Answer,
@@ -279,15 +279,15 @@ ODD = [
 @given(st.lists(st.sampled_from([*ODD, *(waiting(number) for number in range(9))]), min_size=1, unique_by=lambda each: each.id))
 def test_tickets_that_wait_are_written_as_rows_and_read_again(given: list[Ticket]) -> None:
     tickets = Map({each.id: each for each in given})
-    raw = FORMS[Ticket].write(tickets)
+    raw = whole(FORMS[Ticket].write(tickets))
     assert FORMS[Ticket].read(raw) == dict(tickets)
-    assert FORMS[Ticket].write(Map({each.id: each for each in reversed(given)})) == raw
+    assert whole(FORMS[Ticket].write(Map({each.id: each for each in reversed(given)}))) == raw
 
 
 @given(st.dictionaries(NAMES, st.sampled_from(["ab" * 32, "AB" * 32, "", "é"]), min_size=1, max_size=20), st.integers(0, 2**40))
 def test_calls_that_wait_are_written_as_rows_and_read_again(digests: dict[str, str], seq: int) -> None:
     calls = Map({CallId(name): Known(digest, "pay", seq, "suspended", 3) for name, digest in digests.items()})
-    assert FORMS[Known].read(FORMS[Known].write(calls)) == dict(calls)
+    assert FORMS[Known].read(whole(FORMS[Known].write(calls))) == dict(calls)
 
 
 def much_waits(count: int, args: int = 0) -> ThreadState:
@@ -299,6 +299,24 @@ def much_waits(count: int, args: int = 0) -> ThreadState:
         tickets = tickets.set(one.id, one)
         calls = calls.set(one.calls[0].call, Known(one.args_sha256, "pay", number, "suspended", number))
     return ThreadState(ThreadId("t"), runs=Runs().set(RunId("r"), run(calls, tickets=tickets)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 500, 501, 65_535, 65_536])
+def test_rows_that_are_written_slice_by_slice_are_one_array(count: int) -> None:
+    values = list(range(count))
+    assert whole(rows_written(values, lambda number: (number, "é"))) == writing.pack([(number, "é") for number in values])
+
+
+@pytest.mark.parametrize(("count", "args", "slices"), [(1001, 0, 4), (500, 0, 0), (501, 0, 2), (1001, 2**70, 2)])
+def test_a_snapshot_that_is_made_in_slices_is_the_same(count: int, args: int, slices: int) -> None:
+    """Of 100,000 calls that wait in one run it took a second and more, in which nobody else was answered."""
+    state = much_waits(count, args)
+    assert states.waiting(state) == 2 * count
+    assert whole(states.dump_in_slices(state)) == states.dump(state)
+    assert len(list(states.dump_in_slices(state))) == slices
+    loaded = states.load(states.dump(state))
+    assert states.waiting(loaded) == (2 * count if args else 0)
+    assert whole(states.dump_in_slices(loaded)) == states.dump(state)
 
 
 def test_what_waits_in_a_loaded_run_is_decoded_when_somebody_asks_for_it() -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
+from gated.core import decide as core
+from gated.core import state as states
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
-from gated.events import GENESIS, Record, RunId, ThreadId
+from gated.events import GENESIS, CallId, IntentsReceived, Record, RunId, Sender, ThreadId, Wanted
 from gated.shell import threads
 from gated.shell.log.sqlite import open_for_writing
 from gated.shell.policies import read_policy
 from gated.shell.threads import Threads
 from patience import until
 from shell.live import POLICY, agent, daemon_on, decided, ears, intents, server, tell, write_policy
+
+ASKING = """
+version: 1
+agents: {worker: {checks: [privilege], allowed_tools: [T], approval_required: [T], resource_budget: {max_calls: 1000}}}
+approvals: {default: {approvers: [user:bob]}}
+"""
 
 
 def _record(thread: ThreadId) -> Record:
@@ -73,6 +82,46 @@ async def test_what_stays_in_memory_is_bounded_by_records_too(tmp_path: Path, mo
 
 async def _found(thread: ThreadId) -> Record:
     return _record(thread)
+
+
+async def test_a_snapshot_that_is_slow_to_make_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made in slices beside everything else, and at the thread's own pace; who leaves memory waits for it."""
+    policy, thread = read_policy(write_policy(tmp_path, ASKING)), ThreadId("t")
+    log = await open_for_writing(tmp_path / "log.db")
+    try:
+        await log.put_policy(policy.digest, policy.text)
+        held = Threads(log, policy, Vault(b"k" * 32))
+        state, records = ThreadState(thread), list[Record]()
+        for number in range(300):
+            observation = IntentsReceived(Sender("agent", "worker"), (Wanted(CallId(f"c{number}"), "T", {}),))
+            step, made = core.record(held.registry, state, RunId("r"), observation, number + 1)
+            state = step.state
+            records += [] if made is None else [made]
+        await log.append_many(records)
+        held.keep(state)
+        monkeypatch.setattr(threads, "SLOW", 599)
+        monkeypatch.setattr(threads, "SNAPSHOT", 10)
+        assert held.newest(10**9) == []  # nor does a hand-over wait for it
+        monkeypatch.setattr(threads, "OF_WAITING", 1)
+        await held.settle_down([thread], lambda thread: False)
+        assert held._slow == {}  # of 600 rows that wait, and 300 records
+        monkeypatch.setattr(threads, "OF_WAITING", 2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(held.keep_snapshots)
+            await held.settle_down([thread], lambda thread: False)
+            assert await log.load_snapshot(thread) is None
+            await until(lambda: not held._slow)
+            assert await log.load_snapshot(thread) == (300, states.dump(state))
+            monkeypatch.setattr(threads, "CACHE", 0)
+            held._saved[thread] = 299
+            await held.settle_down((), lambda thread: False)
+            assert list(held.states) == [thread]
+            await until(lambda: held._saved[thread] == 300)
+            await held.settle_down((), lambda thread: False)
+            assert held.states == {}
+            tasks.cancel_scope.cancel()
+    finally:
+        await log.close()
 
 
 async def test_threads_that_are_only_looked_at_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
