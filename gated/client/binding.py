@@ -13,7 +13,9 @@ from typing import Any
 
 
 def guardable(function: Callable[..., Any]) -> None:
-    """Raises `TypeError` for a generator: its body runs after the call would have been reported as done."""
+    """Raises `TypeError` for what is no function, and for a generator: its body runs after the call was reported as done."""
+    if not callable(function):
+        raise TypeError(f"a `{type(function).__name__}` is no function: give the function that the tool was made of")
     if isgeneratorfunction(function) or isasyncgenfunction(function):
         raise TypeError(f"`{name_of(function)}` is a generator: guard the function that consumes it")
 

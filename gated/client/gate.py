@@ -125,7 +125,7 @@ class Gate:
     async def ask(self, origin: Origin, message: Struct, wanted: Sequence[Key], timeout: float | None = None) -> list[Any]:
         """Ask and wait for the answers, in the order of `wanted`. Raises `Refused`, `GateUnavailable`."""
         with self.question(origin, message, wanted) as asked:
-            return await asked.answers(timeout or self.timeout)
+            return await asked.answers(self.timeout if timeout is None else timeout)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class Run:
 
     async def _verdicts(self, message: Struct, ids: list[str], wait: Wait, timeout: float | None) -> list[Verdict]:
         with self._gate.question(self.origin, message, ids) as asked:
-            answers = await asked.answers(timeout or self._gate.timeout)
+            answers = await asked.answers(self._gate.timeout if timeout is None else timeout)
             if wait is not False:
                 answers = await asked.final(None if wait is True else wait)
         refused = next((answer for answer in answers if isinstance(answer, Refusal)), None)

@@ -321,6 +321,8 @@ async def test_without_a_daemon_no_tool_runs(tmp_path: Path) -> None:
         async with bus.agent("worker", 1) as worker:
             with pytest.raises(GateUnavailable, match=r"no verdict within 1s"):
                 await worker.run(run="r").call("read", {"x": 1}, ran.append)
+            with pytest.raises(GateUnavailable, match=r"no verdict within 0s"):
+                await worker.run(run="r").check("read", timeout=0)
     assert ran == []
 
 

@@ -161,6 +161,8 @@ def test_what_cannot_be_guarded_says_so(tmp_path: Path) -> None:
             run.guard(later)
         with pytest.raises(TypeError, match="`many` is a generator"):
             run.guard(many)
+        with pytest.raises(TypeError, match="is no function"):
+            run.guard("read")  # type: ignore[arg-type]
 
 
 MACHINE = """

@@ -60,8 +60,6 @@ def _telling_now(function: Callable[..., Any], guarding: Guarding) -> Callable[.
 
 def _guarding(run: Run | sync.Run, function: Callable[..., Any], wait: Wait) -> Guarding:
     """For a call's positional arguments: the guarded function and those that it still takes."""
-    if not callable(function):
-        raise TypeError(f"`{name_of(function)}` is no function: give the function that the tool was made of")
     guarded = run.guard(function, wait=wait)
     if not _takes_context(function):
         return lambda args: (guarded, args)

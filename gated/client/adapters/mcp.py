@@ -34,8 +34,16 @@ class GatedSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    async def call_tool(self, name: str, arguments: dict[str, Any] | None = None, /, **how: Any) -> CallToolResult:
-        """As the session's own. Raises `Unreported` where the tool ran and the gate did not take its outcome."""
+    @property
+    def session(self) -> GatedSession:
+        """That of an `mcp.Client`, behind the same gate."""
+        return GatedSession(self._session.session, self._run, prefix=self._prefix, wait=self._wait)  # type: ignore[attr-defined]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any] | None = None, *more: Any, **how: Any) -> CallToolResult:
+        """As the session's own; what a server wants first (`allow_input_required`) is an outcome, and the next try another call.
+
+        Raises `Unreported` where the tool ran and the gate did not take its outcome.
+        """
         try:
             admitted = await self._run.admit(f"{self._prefix}{name}", arguments or {}, wait=self._wait)
         except NOT_RUN as error:
@@ -43,12 +51,13 @@ class GatedSession:
         if not admitted.execute:
             return _said(text_of(admitted.result))
         try:
-            result: CallToolResult = await self._session.call_tool(name, dict(admitted.args), **how)
+            result: CallToolResult = await self._session.call_tool(name, dict(admitted.args), *more, **how)
         except BaseException as error:
             await self._run.failed(admitted.call, error)
             raise
-        content = [item.model_dump(mode="json", exclude_none=True) for item in result.content]
-        if result.is_error:
+        said = result.model_dump(mode="json", exclude_none=True)
+        content = said.get("content", said)
+        if getattr(result, "is_error", False):
             await self._run.failed(admitted.call, content)
         else:
             await self._run.succeeded(admitted.call, content)

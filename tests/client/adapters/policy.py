@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gated import wire
 from gated.client import Run
 from gated.core.state import RunState
-from gated.events import CallDecided, OutcomeReported, Sender, unseal
+from gated.events import CallDecided, IntentsReceived, OutcomeReported, Sender, Wanted, unseal
 from gated.shell.log.open import open_log
 from patience import until
 from shell.live import Live, decided, gate, tell
@@ -49,6 +49,12 @@ class Asked(NamedTuple):
         made = await decided(self.live.log)
         found = [d[-1] for name, d in made.items() if d[-1].decision == "suspend" and call in (None, name)]
         return found[0] if found else None
+
+    async def asked_for(self) -> list[Wanted]:
+        """The calls that were asked for, in order."""
+        async with open_log(str(self.live.log)) as log:
+            said = [unseal(record).observation async for _, record in log.read_all()]
+        return [call for o in said if isinstance(o, IntentsReceived) for call in o.calls]
 
     async def outcomes(self) -> list[tuple[str, str]]:
         """The outcomes that were reported: of which tool, and which."""

@@ -102,7 +102,7 @@ async def test_what_pydantic_ai_gives_a_tool_is_not_for_the_gate(tmp_path: Path)
 
 async def test_what_is_no_function_is_said_at_once(tmp_path: Path) -> None:
     async with asked(tmp_path) as made:
-        with pytest.raises(TypeError, match="is no function: give the function that the tool was made of"):
+        with pytest.raises(TypeError, match="a `Tool` is no function: give the function that the tool was made of"):
             gated_functions(made.run, [Tool(read)])  # type: ignore[list-item]
 
 

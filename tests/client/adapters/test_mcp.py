@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, InputRequiredResult, TextContent
 
 from client.adapters.policy import Asked, asked
 from gated.client.adapters.mcp import GatedSession
@@ -63,6 +63,31 @@ async def test_tools_are_asked_for_under_the_names_of_their_server_and_reported(
     assert text(denied).startswith("The call was denied and did not run: ")
     assert failed.is_error
     assert RAN == ["read a"]
+
+
+async def test_a_call_in_every_form_that_a_session_takes_is_asked_for_as_it_runs(tmp_path: Path) -> None:
+    """Found by trying: arguments given by name were asked for as none, and a client's inner session went past the gate."""
+    async with session(tmp_path) as (gate, tools):
+        assert text(await tools.call_tool("read", arguments={"path": "a"})) == "the text of a"
+        assert text(await tools.call_tool(name="read", arguments={"path": "b"}, read_timeout_seconds=10.0)) == "the text of b"
+        assert text(await tools.call_tool("read", {"path": "c"}, 10.0)) == "the text of c"
+        assert text(await tools.session.call_tool("read", {"path": "d"}, allow_input_required=True)) == "the text of d"
+        denied = await tools.session.call_tool("shell", arguments={"command": "rm"})
+        asks = [call.args for call in await gate.asked_for() if call.tool == "read"]
+    assert text(denied).startswith("The call was denied and did not run: ")
+    assert asks == [{"path": "a"}, {"path": "b"}, {"path": "c"}, {"path": "d"}]
+    assert RAN == ["read a", "read b", "read c", "read d"]
+
+
+async def test_what_a_server_wants_first_is_an_outcome(tmp_path: Path) -> None:
+    class Asking:
+        async def call_tool(self, name: str, arguments: dict[str, Any] | None = None, /, **how: Any) -> InputRequiredResult:
+            return InputRequiredResult(request_state="half-way")
+
+    async with asked(tmp_path) as gate:
+        said = await GatedSession(Asking(), gate.run).call_tool("read", {}, allow_input_required=True)
+        assert await gate.outcomes() == [("read", "success")]
+    assert isinstance(said, InputRequiredResult)
 
 
 async def test_people_are_waited_for_and_their_edit_is_what_runs(tmp_path: Path) -> None:
