@@ -83,17 +83,13 @@ def _breaker(hearing: Hearing) -> tuple[Finding, ...]:
 
 
 def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
-    rules, state, at, call, reserved = (
-        hearing.profile.privilege,
-        hearing.state,
-        hearing.at,
-        hearing.call,
-        hearing.reserved_microusd,
-    )
-    floor = hearing.policy.costs.get(call.tool)
+    rules, call = hearing.profile.privilege, hearing.call
+    found = privilege.check(rules, call, hearing.policy.costs)
     if hearing.roomy:
-        return privilege.check(rules, None, at, call, reserved, floor)
-    found = privilege.check(rules, state.tally if rules.budget.thread else hearing.run.tally, at, call, reserved, floor)
+        return found
+    state, at, reserved = hearing.state, hearing.at, hearing.reserved_microusd
+    counted = state.tally if rules.budget.thread else hearing.run.tally
+    found = privilege.to_first_denial((*found, *privilege.check_budget(rules.budget, counted, at, reserved)))
     for seat in hearing.ancestors:
         budget = seat.profile.privilege.budget
         tally = state.tally if budget.thread else seat.run.tally

@@ -130,13 +130,10 @@ def _most(limit: int | None) -> int:
     return UNBOUNDED if limit is None else limit
 
 
-def check(
-    rules: PrivilegeRules, tally: Tally | None, at: int, call: Call, reserved: int, floor: int | None
-) -> tuple[Finding, ...]:
-    """Findings in the order of the codes, up to and including the first denial.
+def check(rules: PrivilegeRules, call: Call, costs: Mapping[str, int]) -> tuple[Finding, ...]:
+    """Findings about the call alone, in the order of the codes, up to and including the first denial.
 
-    The budget counts in `tally`, None where there is room for the call. It would take `reserved` of it (µ$), its tool costs at
-    least `floor`.
+    `costs` is what calls of tools cost at least (µ$).
     """
     tool, args, budget = call.tool, call.args, rules.budget
     found: list[Finding] = []
@@ -152,20 +149,13 @@ def check(
     if scope.lexical:
         found.append(LEXICAL)
     if budget.max_call is not None:
-        _call_cost(budget, budget.max_call, call.estimate_microusd, floor, found)
-    if tally is not None:
-        _cumulative(budget, tally, at, reserved, found)
-    return _to_first_denial(found) if len(found) > 1 else tuple(found)
+        _call_cost(budget, budget.max_call, call.estimate_microusd, costs.get(tool), found)
+    return to_first_denial(tuple(found)) if found else ()
 
 
 def check_budget(budget: Budget, tally: Tally, at: int, reserved: int) -> list[Finding]:
-    """The cumulative limits: also asked of every ancestor whose budget the call would count in."""
+    """The cumulative limits, of the run and of every ancestor whose budget the call counts in. It takes `reserved` (µ$)."""
     found: list[Finding] = []
-    _cumulative(budget, tally, at, reserved, found)
-    return found
-
-
-def _cumulative(budget: Budget, tally: Tally, at: int, reserved: int, found: list[Finding]) -> None:
     if budget.max_total is not None and tally.cost_microusd + reserved > budget.max_total:
         would = tally.cost_microusd + reserved
         text = f"total cost would be ${format_usd(would)} of ${format_usd(budget.max_total)}"
@@ -177,6 +167,7 @@ def _cumulative(budget: Budget, tally: Tally, at: int, reserved: int, found: lis
     if budget.max_time is not None and at - tally.opened_at > budget.max_time:
         passed = (at - tally.opened_at) / MICRO
         found.append(_over(budget, "time", f"Time budget exhausted: {passed:g}s/{budget.max_time / MICRO:g}s"))
+    return found
 
 
 def _call_cost(budget: Budget, limit: int, estimate: int | None, floor: int | None, found: list[Finding]) -> None:
@@ -195,11 +186,11 @@ def _approvals(patterns: Iterable[Pattern], call: Call) -> Iterator[Finding]:
             yield Finding(STAGE, "ask", "privilege.approval_required", reason, pattern=pattern.text)
 
 
-def _to_first_denial(found: list[Finding]) -> tuple[Finding, ...]:
+def to_first_denial(found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     for position, finding in enumerate(found):
         if finding.outcome == "deny":
-            return tuple(found[: position + 1])
-    return tuple(found)
+            return found[: position + 1]
+    return found
 
 
 def _over(budget: Budget, reason_code: str, reason: str) -> Finding:
