@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -73,7 +73,7 @@ def bind(
         fail("this changes the rules of runs that are under way: say --now if you mean it", NO)
 
     async def work(operator: Operator) -> tuple[str, list[View]]:
-        digest = policy or (await operator.ask("health"))["policy"]
+        digest = policy or _current(await operator.ask("health"))
         if await operator.ask("policy.show", policy=digest) is None:
             fail(f"the gate knows no policy `{digest}`: it knows one once it has read the file", NO)
         chosen = [_place(text) for text in run] if run else await operator.open_runs()
@@ -88,6 +88,14 @@ def bind(
         for view in bound:
             say(f"run {escape(view['run'])} of {escape(view['agent'])} is bound to policy {view['policy'][:12]}")
         say(f"{some(len(bound), 'run')} bound to policy {digest}" if bound else f"no run is open to be bound to policy {digest}")
+
+
+def _current(health: dict[str, Any]) -> str:
+    """The policy that new runs get. Ends the command where that is not what the file says: nobody would mean it."""
+    if health["reload_failed"]:
+        why = f"the policy file is broken, and what holds is the one before: {health['reload_failed']}"
+        fail(f"nothing is bound: {why}; mend it, or name the digest of a policy with --policy", NO)
+    return str(health["policy"])
 
 
 def _told(view: View, json_: bool, what: str) -> None:

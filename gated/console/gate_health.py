@@ -1,4 +1,5 @@
-"""What the gate says of itself that whoever decides should know: a broken policy file, threads that nothing is decided on."""
+"""What the gate says of itself that whoever decides should know: that nothing is decided at all, or not on some threads, and a
+broken policy file."""
 
 from __future__ import annotations
 
@@ -15,17 +16,21 @@ SHOWN: Final = 5  # damaged threads that are named
 
 
 class _Health(Struct):
+    why: str = ""
     policy: str = ""
     reload_failed: str = ""
     damaged: dict[str, str] = {}
 
 
 class GateHealth:
-    """`broken` is why the policy file was not taken, `damaged` what is wrong with threads; that a gate is away the board says."""
+    """`why` is why no verdict leaves, `broken` why the policy file was not taken, `damaged` what is wrong with threads.
+
+    That a gate is away the board says.
+    """
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self.broken, self.policy = "", ""
+        self.why, self.broken, self.policy = "", "", ""
         self.damaged: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -40,5 +45,5 @@ class GateHealth:
         except NoAnswer:
             return  # what was known is shown on
         more = len(told.damaged) - SHOWN
-        self.broken, self.policy = told.reload_failed, told.policy
+        self.why, self.broken, self.policy = told.why, told.reload_failed, told.policy
         self.damaged = (*list(told.damaged.values())[:SHOWN], *((f"and {some(more, 'more thread')}",) if more > 0 else ()))

@@ -100,8 +100,10 @@ class Daemon:
             log.error("policy.reload_failed", error=str(error), kept=self.runs.registry.current.digest)
             self.runs.health.reload_failed = str(error)
             return False
-        self.runs.health.reload_failed = ""
+        mended, self.runs.health.reload_failed = bool(self.runs.health.reload_failed), ""
         if policy.digest == self.runs.registry.current.digest:
+            if mended:
+                log.info("the policy file is whole again: it says what holds", policy=policy.digest)
             return False
         self.runs.threads.bind(policy)
         log.info("policy reloaded: new runs are bound to it", policy=policy.digest)

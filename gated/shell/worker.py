@@ -238,8 +238,10 @@ class Worker:
             log.error("policy.reload_failed", error=str(error), kept=self._policy.digest)
             self.reload_failed = self.view.health.reload_failed = str(error)
             return False
-        self.reload_failed = self.view.health.reload_failed = ""
+        mended, self.reload_failed, self.view.health.reload_failed = bool(self.reload_failed), "", ""
         if policy.digest == self._policy.digest:
+            if mended:
+                log.info("the policy file is whole again: it says what holds", policy=policy.digest)
             return False
         self._policy = policy
         for runs in [self.view, *(p.runs for p in self.partitions if p.runs is not None)]:

@@ -105,6 +105,18 @@ async def test_running_runs_are_bound_to_the_policy_of_now_when_they_are_told_to
         assert (await worker.run(run="r2", resume=True).check("read", {})).decision == "deny"
 
 
+async def test_nothing_is_bound_to_a_policy_that_the_file_does_not_say(tmp_path: Path) -> None:
+    """The file was broken, and `policy bind --now` bound running runs to the policy before as if it were that of the file."""
+    async with gate(tmp_path, POLICY) as live:
+        await gated(tmp_path, "runs", "start", "r1", "--agent", "worker")
+        write_policy(tmp_path, POLICY.replace("version: 1", "version: 1\nmachines: [{nam: x}]"))
+        assert await live.daemon.reload() is False
+        status, said = await gated(tmp_path, "policy", "bind", "--now")
+        assert (status, "nothing is bound: the policy file is broken" in said, "policy.yaml:" in said) == (1, True, True)
+        digest = live.daemon.runs.registry.current.digest
+        assert (await gated(tmp_path, "policy", "bind", "--now", "--policy", digest))[0] == 0
+
+
 async def test_binding_names_the_policy_also_where_no_run_is_open(tmp_path: Path) -> None:
     async with gate(tmp_path, POLICY) as live:
         digest = live.daemon.runs.registry.current.digest

@@ -217,11 +217,13 @@ def test_the_owner_of_an_agent_neither_sees_nor_answers_its_tickets(made: World)
 
 def test_a_broken_policy_file_and_damaged_threads_are_said_on_every_page(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
     health = made._live.daemon.runs.health
+    monkeypatch.setattr(health, "why", "cannot write the log `<l>`")
     monkeypatch.setattr(health, "reload_failed", "policy.yaml:9: `<b>` is no key")
     monkeypatch.setattr(health, "damaged", {f"t{number}": f"thread `t{number}` is damaged" for number in range(7)})
     made.portal.call(made.desk.gate.look)
     with made.visitor("ana") as ana, made.visitor("audrey") as audrey, made.visitor() as nobody:
         for page in (ana.get("/").text, ana.get("/runs").text, audrey.get("/").text):
+            assert "The gate decides nothing just now.</strong> cannot write the log `&lt;l&gt;`." in page
             assert "The policy file is broken.</strong> policy.yaml:9: `&lt;b&gt;` is no key." in page
         assert "thread `t0` is damaged" in audrey.get("/").text
         assert "and 2 more threads" in audrey.get("/").text
@@ -231,3 +233,4 @@ def test_a_broken_policy_file_and_damaged_threads_are_said_on_every_page(made: W
     made.portal.call(made.desk.gate.look)
     with made.visitor("ana") as ana:
         assert "broken" not in ana.get("/").text
+        assert "decides nothing" not in ana.get("/").text

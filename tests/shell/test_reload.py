@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import nats.errors
 import pytest
+import structlog
 from anyio import to_thread
 from nats.aio.client import Client
 
@@ -59,6 +60,13 @@ async def test_a_broken_policy_keeps_the_old_one_and_health_says_why(tmp_path: P
         assert after["policy"] == before["policy"]
         assert "policy.yaml:" in after["reload_failed"]
         assert await reads(worker, "new") == "allow"
+        write_policy(tmp_path)
+        with structlog.testing.capture_logs() as lines:
+            assert await live.daemon.reload() is False
+        assert [line["event"] for line in lines] == ["the policy file is whole again: it says what holds"]
+        assert (await health(operator))["reload_failed"] == ""
+        write_policy(tmp_path, broken)
+        assert await live.daemon.reload() is False
         write_policy(tmp_path, STRICTER)
         assert await live.daemon.reload() is True
         assert (await health(operator))["reload_failed"] == ""
