@@ -1,5 +1,6 @@
-"""What the gate says of itself that whoever decides should know: that nothing is decided at all, or not on some threads, and a
-broken policy file."""
+"""What the gate says of itself that whoever decides should know: that nothing is decided, at all or on some threads, and that the
+policy file is broken.
+"""
 
 from __future__ import annotations
 

@@ -417,6 +417,12 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "warning",
         "no agent may call what `mail*` matches",
     ),
+    "a detector of nothing": (
+        _semantic("{secrets: {tools: []}}"),
+        2,
+        "warning",
+        "`tools` is empty: `secrets` is asked about no call",
+    ),
     "drift that asks a lot": (_semantic("{drift: {}}"), 2, "advice", "give `drift` thresholds of its own"),
     "detectors that nobody asks": (
         [*_semantic("{secrets: {}}"), ("    owner", "    checks: [privilege, dcbf]\n    owner")],

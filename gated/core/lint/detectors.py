@@ -42,7 +42,9 @@ def _detector(subject: Subject, detector: Detector) -> Iterator[Advice]:
     if detector.name == "drift" and detector.ask is not None and detector.ask < ORDINARY_DRIFT:
         message = "calls that serve their task drift by 0.5 to 0.8: give `drift` thresholds of its own, or people are asked a lot"
         yield Advice(where, message, "advice")
-    written = getattr(subject.policy.entry.semantic, detector.name).tools or ()
+    written = getattr(subject.policy.entry.semantic, detector.name).tools
+    if written == ():
+        yield Advice((*where, "tools"), f"`tools` is empty: `{detector.name}` is asked about no call")
     for position, pattern in enumerate(detector.patterns or () if written else ()):
         if not any(may_meet(profile, pattern) for _, profile, _ in subject.profiles()):
             yield Advice((*where, "tools", position), f"no agent may call what `{pattern.text}` matches")
