@@ -199,8 +199,8 @@ def _place(url: str | None, data: Path, login: str, options: dict[str, Any]) -> 
     try:
         bus = json.loads((data / "bus" / "bus.json").read_text())
     except (OSError, ValueError) as error:
-        where = data.absolute()
-        raise GateUnavailable(f"no gate runs with the folder `{where}`: start one with `gated up`, or give a URL") from error
+        missing = f"no gate runs with the folder `{data.absolute()}`: start one with `gated up`, or give a URL"
+        raise GateUnavailable(missing) from (None if isinstance(error, FileNotFoundError) else error)
     if login not in bus["users"]:
         raise GateUnavailable(f"the gate in `{data}` has no user `{login}`: the policy must name the agent")
     return Place(str(bus["url"]), {"user": login, "password": bus["users"][login], **options})

@@ -67,7 +67,8 @@ class Line:
             await self.close()
             if not isinstance(error, NatsError | OSError | TimeoutError | Unreachable):
                 raise
-            raise GateUnavailable(str(error) or f"`{self._place.url}` is connected and does not answer") from error
+            why = str(error) or f"`{self._place.url}` is connected and does not answer"
+            raise GateUnavailable(why) from (None if isinstance(error, Unreachable) else error)  # its text says all
         self._redialling = asyncio.create_task(self._redial())
 
     async def close(self) -> None:

@@ -68,9 +68,9 @@ class Question:
         try:
             async with asyncio.timeout(timeout):
                 await self._until(lambda: all(key in self.heard for key in self.wanted), self._publish, AGAIN)
-        except TimeoutError as error:
+        except TimeoutError:
             where = "" if self._line.connected else ": the bus is out of reach"
-            raise GateUnavailable(f"no verdict within {timeout:g}s{where}") from error
+            raise GateUnavailable(f"no verdict within {timeout:g}s{where}") from None
         return [self.heard[key] for key in self.wanted]
 
     async def final(self, seconds: float | None) -> list[Any]:

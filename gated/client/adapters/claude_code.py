@@ -100,7 +100,10 @@ def callback(gate: Gate, *, wait: Wait = False, on_allow: OnAllow = "pass") -> C
 
 def parse(text: str) -> Event:
     """An event as the command gets it. Raises `ValueError`."""
-    event = json.loads(text)
+    try:
+        event = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"what the host sent is no JSON: {error}") from error
     if not isinstance(event, dict):
         raise ValueError("the event is no JSON object")
     return event
