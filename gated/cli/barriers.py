@@ -17,6 +17,7 @@ from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.curves import Closest, Curve, Recorded, Verified, closest
 from gated.events import RunId, ThreadId
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import read_policy
 from gated.units import some
@@ -46,8 +47,8 @@ def barriers(
         other = None if policy is None else read_policy(policy)
         async with open_log(log) as opened:
             recorded, verified = Recorded(await policies_of(opened), other, await archived_states(opened)), Verified()
-            async for _, record in progressed(opened, "reading"):
-                for asked in recorded.feed(record):
+            async for found in fed(opened, progressed(opened, "reading"), lambda record: list(recorded.feed(record))):
+                for asked in found:
                     if run in (None, asked.run) and agent in (None, asked.agent):
                         verified.feed(asked)
             return recorded, verified

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.markup import escape
 from rich.table import Table
 
 from gated import canonical, ingress, strict_json
 from gated.cli.output import NO, Json, colour, draw, fail, run_async, say, say_json, short, telling
+from gated.cli.progress import progressed
 from gated.cli.reading import compiled, document_of
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
@@ -26,6 +28,7 @@ from gated.documents import Document
 from gated.events import MILLION, AgentId, Record, RunId, Score, ThreadId, Wanted, unseal
 from gated.shell.embedding import prepared_call
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.policies import load_stored
 from gated.units import some
@@ -39,6 +42,7 @@ def explain_call(
     log_: LogOption = None,
     data: Folder = None,
     run: Annotated[str | None, typer.Option(help="The run; with --call a recorded call, else the state to start from.")] = None,
+    thread: Annotated[str | None, typer.Option(help="Its thread, where the id occurs on several.")] = None,
     call: Annotated[str | None, typer.Option(help="The recorded call's id.")] = None,
     policy: PolicyOption = None,
     agent: Annotated[str | None, typer.Option(help="Who asks; default: the run's agent, or the policy's only one.")] = None,
@@ -60,9 +64,9 @@ def explain_call(
     loaded = None if document is None else compiled(document)
     with telling():
         if call is not None:
-            found = _recorded(log, run, call, loaded)
+            found = _recorded(_seen(log, run, thread), run, call, loaded)
         else:
-            found = _hypothetical(log, run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
+            found = _hypothetical(_seen(log, run, thread), run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
         explanation = explain(found)
     if json_:
         say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
@@ -98,34 +102,55 @@ def _score(text: str) -> tuple[str, Score]:
     return name, Score(round(number * MILLION))
 
 
-def _records(log: str | None, run: str | None) -> tuple[list[Record], dict[str, Policy]]:
-    """The records of the threads that the run is on."""
-    if log is None:
-        return [], {}
+class _Seen(Struct):
+    """Of the threads that a run is on: their records, their states at the end of the log, and the log's policies."""
 
-    async def work() -> tuple[list[Record], dict[str, Policy]]:
+    records: list[Record] = []
+    states: dict[ThreadId, ThreadState] = {}
+    known: dict[str, Policy] = {}
+
+    def feed(self, record: Record) -> None:
+        self.records.append(record)
+        state = self.states.get(record.thread) or ThreadState(record.thread)
+        self.states[record.thread] = fold(self.known, state, unseal(record), record.hash)
+
+
+def _seen(log: str | None, run: str | None, thread: str | None) -> _Seen:
+    if log is None or run is None:
+        return _Seen()
+
+    async def work() -> _Seen:
         async with open_log(log) as opened:
             gone = await archived_states(opened)  # what they say later can only be read with the archive
-            threads = {record.thread async for _, record in opened.read_all() if record.run == run and record.thread not in gone}
-            return [record async for _, record in opened.read_all() if record.thread in threads], await policies_of(opened)
+            mine = {record.thread async for _, record in opened.read_all() if record.run == run and record.thread not in gone}
+            threads = {found for found in mine if thread in (None, found)}
+            if len(threads) > 1:
+                fail(f"run `{run}` is on several threads: say which with --thread, of {', '.join(sorted(threads))}", NO)
+            seen = _Seen(known=await policies_of(opened))
 
-    found: tuple[list[Record], dict[str, Policy]] = run_async(work)
+            def feed(record: Record) -> None:
+                if record.thread in threads:
+                    seen.feed(record)
+
+            async for _ in fed(opened, progressed(opened, "reading"), feed):
+                pass
+            return seen
+
+    found: _Seen = run_async(work)
     return found
 
 
-def _recorded(log: str | None, run: str | None, call: str, policy: Policy | None) -> Case:
+def _recorded(seen: _Seen, run: str | None, call: str, policy: Policy | None) -> Case:
     if run is None:
         fail("a recorded call is named by --run and --call")
-    records, known = _records(log, run)
-    found = recorded_case(records, known, run, call, policy, _compile)
+    found = recorded_case(seen.records, seen.known, run, call, policy, _compile)
     if found is None:
         fail(f"the log has no verdict on call `{call}` of run `{run}`", NO)
     return found
 
 
-def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent: str | None, wanted: Wanted) -> Case:
-    records, known = _records(log, run)
-    state = _state(records, known, run)
+def _hypothetical(seen: _Seen, run: str | None, policy: Policy | None, agent: str | None, wanted: Wanted) -> Case:
+    known, state = seen.known, _state(seen, run)
     current = None if state is None or run is None else state.runs[RunId(run)]
     if policy is None and current is not None:
         policy = known[current.policy]
@@ -137,18 +162,13 @@ def _hypothetical(log: str | None, run: str | None, policy: Policy | None, agent
     return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known, compile=_compile)
 
 
-def _state(records: list[Record], known: dict[str, Policy], run: str | None) -> ThreadState | None:
+def _state(seen: _Seen, run: str | None) -> ThreadState | None:
     """The thread of a run, as it is at the end of the log."""
     if run is None:
         return None
-    threads = {record.thread for record in records if record.run == run}
-    if len(threads) != 1:
-        fail(f"the log has no run `{run}`" if not threads else f"run `{run}` is on several threads", NO)
-    thread: ThreadId = threads.pop()
-    state = ThreadState(thread)
-    for record in records:
-        if record.thread == thread:
-            state = fold(known, state, unseal(record), record.hash)
+    if not seen.states:
+        fail(f"the log has no run `{run}`", NO)
+    (state,) = seen.states.values()
     if RunId(run) not in state.runs:
         fail(f"run `{run}` was never opened", NO)
     return state

@@ -45,6 +45,7 @@ from gated.events import Body, Record, ThreadId, encode, unseal
 from gated.shell.custody import Copies, folder_of_keys, open_custody
 from gated.shell.log.anchors import archived_states
 from gated.shell.log.archive import Archived, archive
+from gated.shell.log.following import followable
 from gated.shell.log.jsonl import Imported, JsonlLog, export_lines, read_export, take_in
 from gated.shell.log.open import Readable, open_log, policies_of
 from gated.shell.log.sqlite import open_for_writing
@@ -95,10 +96,11 @@ def replay(
             vault, erased = vault_of(log, keys), await erased_keys(opened, known.values())
             replayer = Replayer(known.get, await archived_states(opened), vault, erased)
             threads = await threads_of(opened, run)
-            async for _, record in progressed(opened, "replaying"):
+            async for position, record in progressed(opened, "replaying"):
                 if threads is not None and record.thread not in threads:
                     continue
-                difference = replayer.feed(record)
+                with followable(position, f"record {record.seq} of thread `{record.thread}`"):
+                    difference = replayer.feed(record)
                 if difference is not None:
                     return replayer, difference
             return replayer, None
@@ -346,6 +348,8 @@ def import_(
 
     async def work() -> Imported:
         export = await read_export(source)  # before the log is made that it goes into
+        if not await anyio.Path(target).exists():
+            export.must_know(())
         opened = await open_for_writing(target)
         try:
             return await take_in(opened, export)

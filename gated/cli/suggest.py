@@ -10,12 +10,14 @@ import typer
 from rich.markup import escape
 
 from gated.cli.output import NO, Json, errors, fail, run_async, say_json, short, writing
+from gated.cli.progress import progressed
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
 from gated.core.whatif import Compared, WhatIf
 from gated.documents import parse_document, write_yaml
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.open import open_log, policies_of
 from gated.units import some
 
@@ -60,8 +62,8 @@ def _watched(log: str) -> tuple[Watch, dict[str, Policy]]:
     async def work() -> tuple[Watch, dict[str, Policy]]:
         watch = Watch()
         async with open_log(log) as opened:
-            async for _, record in opened.read_all():
-                watch.feed(record)
+            async for _ in fed(opened, progressed(opened, "reading"), watch.feed):
+                pass
             return watch, await policies_of(opened)
 
     found: tuple[Watch, dict[str, Policy]] = run_async(work)
@@ -75,8 +77,8 @@ def _compared(log: str, policy: Policy) -> list[Compared]:
         found: list[Compared] = []
         async with open_log(log) as opened:
             whatif = WhatIf(policy, await archived_states(opened))
-            async for _, record in opened.read_all():
-                found += [item for item in whatif.feed(record) if item.what == "call" and item.agent in policy.agents]
+            async for compared in fed(opened, progressed(opened, "deciding"), whatif.feed):
+                found += [item for item in compared if item.what == "call" and item.agent in policy.agents]
         return found
 
     compared: list[Compared] = run_async(work)

@@ -18,6 +18,7 @@ from gated.core.curves import Asked, Recorded
 from gated.learning.examples import Signs, examples
 from gated.learning.training import Plan, TooLittle, Trained, train
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.open import open_log, policies_of
 from gated.shell.onnx_files import ModelError, write_model
 from gated.units import some
@@ -91,8 +92,8 @@ async def _recorded(name: str, agent: str | None) -> tuple[list[Asked], dict[tup
     asked: list[Asked] = []
     async with open_log(name) as opened:
         recorded = Recorded(await policies_of(opened), None, await archived_states(opened), whole=True)
-        async for _, record in progressed(opened, "reading"):
-            asked += [one for one in recorded.feed(record) if agent in (None, one.agent)]
+        async for found in fed(opened, progressed(opened, "reading"), lambda record: list(recorded.feed(record))):
+            asked += [one for one in found if agent in (None, one.agent)]
     return asked, {(thread, run): status for (thread, run), status in recorded.ended.items()}
 
 

@@ -18,6 +18,7 @@ from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.chain import Damage, merkle_root, wrong_policy
 from gated.core.checkpoint import Checkpoint, CheckpointError, Key, SealedChecker, Unsigned, parse_key, split_notes
 from gated.core.checkpoint import verify as verify_note
+from gated.core.known import policy_named, without_policy
 from gated.shell.custody import verifier_keys
 from gated.shell.log import LogDamaged
 from gated.shell.log.anchors import anchors_of
@@ -83,8 +84,8 @@ def verify(
 async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | Unsigned], start: Checkpoint | None) -> Verified:
     """The log's own checkpoints are read first: a daemon may add to both while they are checked."""
     own: list[Checkpoint | Unsigned] = []
-    notes = await log.checkpoints()
-    damage = wrong_policy(await log.policies())
+    notes, held = await log.checkpoints(), await log.policies()
+    damage = wrong_policy(held)
     for position, note in ((made.position, made.note) for made in notes if keys):
         try:
             own.append(verify_note(note, keys))
@@ -95,6 +96,11 @@ async def _verified(log: Readable, keys: Sequence[Key], kept: list[Checkpoint | 
     if damage is None:
         async for position, record in progressed(log, "verifying"):
             damage = checker.feed(position, record)
+            known = start is not None and checker.chain.records <= start.records
+            if damage is None and not known and (digest := policy_named(record)) not in held:
+                held = await log.policies()  # a daemon may have added it meanwhile
+                if digest not in held:
+                    damage = Damage(position, record.thread, record.seq, without_policy(digest))
             if damage is not None:
                 break
     damage = damage or checker.finish()

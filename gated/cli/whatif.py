@@ -15,7 +15,9 @@ from gated.cli.progress import progressed
 from gated.cli.subjects import vault_of
 from gated.cli.which_log import Folder, LogPath, log_of
 from gated.core.whatif import Compared, Tally, WhatIf
+from gated.events import Record
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.open import open_log
 from gated.shell.policies import read_policy
 from gated.units import some
@@ -67,10 +69,15 @@ def what_if(
         async with open_log(log) as opened:
             whatif = WhatIf(read_policy(policy), await archived_states(opened), vault_of(log, keys))
             threads = await threads_of(opened, run)
-            async for _, record in progressed(opened, "deciding"):
-                if threads is not None and record.thread not in threads:
-                    continue
-                for found in whatif.feed(record):
+
+            def feed(record: Record) -> tuple[Compared, ...]:
+                if threads is None or record.thread in threads:
+                    return whatif.feed(record)
+                whatif.pass_by(record)
+                return ()
+
+            async for compared in fed(opened, progressed(opened, "deciding"), feed):
+                for found in compared:
                     if run is None or found.run == run:
                         tally.add(found)
                         if found.outcome != "unchanged" and len(changed) < LISTED:

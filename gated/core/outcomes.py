@@ -44,7 +44,7 @@ def report(turn: Turn, outcome: OutcomeReported) -> None:
     elif turn.at > entry.due:
         turn.refuse("lifecycle.already_settled", f"call `{outcome.call}` lapsed before its outcome came", outcome.call)
     else:
-        cost = _cost(turn, outcome, entry.tool, entry.reserved_microusd)
+        cost = cost_of(turn, outcome, entry.tool, entry.reserved_microusd)
         said = (outcome.status, outcome.content, outcome.facts)
         settle(turn, outcome.call, *said, cost, outcome.tokens, reading=outcome.reading)
 
@@ -77,8 +77,8 @@ def _not_in_flight(turn: Turn, outcome: OutcomeReported) -> None:
         turn.end(RunEnded(status="failed", phase=Phase.EXHAUSTED, reason=reason))
 
 
-def _cost(turn: Turn, outcome: OutcomeReported, tool: str, reserved: int) -> int:
-    """Real cost, at least the tool's floor; only someone else than the agent can say that nothing was spent."""
+def cost_of(turn: Turn, outcome: OutcomeReported, tool: str, reserved: int) -> int:
+    """At what a call is settled (µ$): real cost, at least the tool's floor; that nothing was spent the agent cannot say."""
     if outcome.status == "not_run":
         return reserved if outcome.by.role == "agent" else 0
     if outcome.cost_microusd is None:

@@ -7,6 +7,7 @@ stand, and it is named. With the keys what was kept encrypted is read again, unt
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,10 +25,12 @@ from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.core.unreadable import refuse_unreadable
 from gated.events import Body, PolicyBound, Record, ThreadId, encode, unseal
+from gated.strict_json import Path, path_text
 
 Policies = Callable[[str], Policy | None]
 
 LISTED: Final = 1000
+_OTHERWISE: Final = ("another encoding of the same record", "")
 
 
 class Difference(Struct, frozen=True):
@@ -153,7 +156,22 @@ def _compare(recorded: Body, stored: Record, again: Record | None) -> Difference
     for field in recorded.__struct_fields__:
         if getattr(recorded, field) != getattr(derived, field):
             return _difference(recorded, field, _plain(getattr(recorded, field)), _plain(getattr(derived, field)))
-    return _difference(recorded, "bytes", "another encoding of the same record", "")
+    return _difference(recorded, "bytes", *_unknown(json.loads(stored.body), json.loads(again.body)))
+
+
+def _unknown(recorded: Any, derived: Any, place: Path = ()) -> tuple[Any, Any]:
+    """What stands in a record's bytes that is read and not known here; without such, they are written otherwise."""
+    if isinstance(recorded, dict) and isinstance(derived, dict):
+        for key in recorded:
+            if key not in derived:
+                return {path_text((*place, key)): recorded[key]}, "this gated knows no such field"
+        inner = [((*place, key), recorded[key], derived[key]) for key in recorded]
+    elif isinstance(recorded, list) and isinstance(derived, list):
+        inner = [((*place, n), *pair) for n, pair in enumerate(zip(recorded, derived, strict=False))]
+    else:
+        inner = []
+    found = (_unknown(old, new, where) for where, old, new in inner)
+    return next((said for said in found if said != _OTHERWISE), _OTHERWISE)
 
 
 def _difference(body: Body, what: str, recorded: Any, derived: Any, stage: str | None = None) -> Difference:

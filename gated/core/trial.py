@@ -18,7 +18,7 @@ from gated.core.policy import Policy, Profile
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn, may_speak
 from gated.core.verdicts import Judged, Refused, denied
-from gated.events import AgentId, CallDecided, CallId, IntentsReceived, RunId, RunOpened
+from gated.events import AgentId, Decision, IntentsReceived, RunId, RunOpened
 
 
 class _Everywhere(Mapping[str, Policy]):
@@ -102,11 +102,11 @@ def opened(registry: Registry, state: ThreadState, run_id: RunId, agent: AgentId
 
 def decide_atomic(
     registry: Registry, state: ThreadState, run_id: RunId, intents: IntentsReceived, at: int
-) -> dict[CallId, CallDecided]:
-    """The verdicts on an atomic batch of an open run, by call."""
+) -> tuple[Decision, ...]:
+    """What is decided on an atomic batch of an open run."""
     turn = Turn(registry, state, run_id, at)
     batches.receive_atomic(turn, intents)
-    return {decision.call: decision for decision in turn.decisions if isinstance(decision, CallDecided)}
+    return tuple(turn.decisions)
 
 
 def sources(judged: Judged) -> frozenset[str]:

@@ -90,6 +90,10 @@ def kind_of(observation: Observation) -> str:
 def unseal(record: Record) -> Body:
     """The typed body of a record. Raises `UnsealError` where the bytes are not of this version's shape."""
     try:
-        return _DECODER.decode(record.body)
+        body = _DECODER.decode(record.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnsealError(f"record {record.seq} of thread `{record.thread}` cannot be read: {error}") from error
+    if body.v > VERSION:
+        newer = f"it has version {body.v}, and this gated reads up to {VERSION}: read it with the one that wrote it"
+        raise UnsealError(f"record {record.seq} of thread `{record.thread}` cannot be read: {newer}")
+    return body

@@ -8,6 +8,7 @@ import pytest
 
 from cli.command import gated
 from core.acts import Acts
+from gated.events import AgentId, RunId, ThreadId
 from gated.shell.log.sqlite import open_for_writing
 
 POLICY = """version: 1
@@ -98,6 +99,21 @@ def test_explain_says_what_it_was_not_told(log: Path, policy: Path) -> None:
     assert gated("policy", "explain", "--policy", policy, "--tool", "x", "--args", "{")[0] == 2
     assert gated("policy", "explain", "--log", log, "--run", "r1", "--call", "c99")[0] == 1
     assert gated("policy", "explain", "--log", log, "--run", "r9", "--tool", "x")[0] == 1
+
+
+def test_explain_a_call_of_a_run_whose_id_occurs_on_several_threads(tmp_path: Path) -> None:
+    acts = Acts(POLICY)
+    acts.run("send_email")
+    acts.world.speak_for(ThreadId("t2"), RunId("r1"), AgentId("a"))
+    acts.made = 0
+    acts.ask("search")
+    log = written(acts, tmp_path)
+    asked = ("policy", "explain", "--log", log, "--run", "r1", "--call", "c1")
+    status, _, error = gated(*asked)
+    assert (status, "say which with --thread, of t, t2" in error) == (1, True)
+    assert gated(*asked, "--thread", "t")[1].startswith("allow send_email")
+    assert gated(*asked, "--thread", "t2")[1].startswith("deny search")
+    assert gated(*asked[:6], "--tool", "Read", "--thread", "t3")[0] == 1
 
 
 # --- diff ------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 """A log that was damaged, wherever: every command says so in a sentence and an exit status, and `verify` says where."""
 
+import hashlib
 import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.command import gated
+from gated.events import GENESIS, encode
 
 STORY = Path(__file__).parents[1] / "histories" / "v1-story.jsonl"
 READING = [
@@ -76,7 +79,7 @@ def test_every_command_says_so(log: Path, damage: str) -> None:
         assert (status == 2) == error.startswith("error: "), command
 
 
-@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "no policy"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_verify_calls_it_damage(log: Path, damage: str) -> None:
     spoilt(log, *DAMAGES[damage])
     status, said, _ = gated("verify", log, "--json")
@@ -93,6 +96,80 @@ def test_verify_names_the_record_that_cannot_be_read(log: Path, column: str) -> 
 def test_a_policy_that_is_not_there_is_named(log: Path) -> None:
     spoilt(log, "delete from policies")
     assert "does not hold the policy" in gated("runs", "ls", log)[2]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rewritten(path: Path, lines: list[dict[str, Any]]) -> Path:
+    """The export again, every record hashed onto the one before it: what a forger, or another program, would write."""
+    heads: dict[str, str] = {}
+    with path.open("wb") as out:
+        for line in lines:
+            if "hash" in line:
+                body = {**line, "prev": heads.get(line["thread"], GENESIS)}
+                del body["hash"]
+                heads[line["thread"]] = hashlib.sha256(encode(body)).hexdigest()
+                line = {**body, "hash": heads[line["thread"]]}
+            out.write(encode(line) + b"\n")
+    return path
+
+
+STATES = [command for command in READING if command.split()[0] in ("runs", "what-if", "policy")]
+
+
+@pytest.mark.parametrize("gone", [1, 5])
+def test_a_record_that_is_missing_is_told_by_all_that_make_states_of_a_log(log: Path, gone: int) -> None:
+    """A comparison over what is left of a log would be an answer about another log."""
+    spoilt(log, f"delete from records where position = {gone}")
+    for command in STATES:
+        status, said, error = told(command, log)
+        assert (status, said) == (2, ""), command
+        assert "does not follow record" in error or "follows position" in error, command
+    assert told("verify LOG", log)[0] == 1
+
+
+def test_records_that_no_gate_wrote(whole: Path, tmp_path: Path) -> None:
+    """Every hash is right, and what they say cannot have been: a call that nobody made has an outcome."""
+    shutil.copy(whole.with_name("policy.json"), tmp_path)
+    lines = lines_of(STORY)
+    settled = next(line for line in lines if line.get("kind") == "outcome_reported")
+    settled["decisions"][0]["call"] = "nobody"
+    forged = rewritten(tmp_path / "forged.jsonl", lines)
+    assert told("verify LOG", forged)[0] == 0
+    assert told("replay LOG", forged)[0] == 1
+    for command in ("runs ls LOG", "runs show LOG r", "policy barriers --log LOG", "policy explain --log LOG --run r --call c1"):
+        status, said, error = told(command, forged)
+        assert (status, said, "cannot be followed" in error) == (2, "", True), command
+
+
+def test_a_record_of_a_later_version_is_not_read_as_one_of_this(whole: Path, tmp_path: Path) -> None:
+    shutil.copy(whole.with_name("policy.json"), tmp_path)
+    lines = lines_of(STORY)
+    next(line for line in lines if line.get("seq") == 4)["v"] = 2
+    later = rewritten(tmp_path / "later.jsonl", lines)
+    assert told("verify LOG", later)[0] == 0
+    for command in READING:
+        if command.split()[0] != "verify" and "export" not in command and "subjects" not in command:
+            status, _, error = told(command, later)
+            assert (status, "it has version 2, and this gated reads up to 1" in error) == (2, True), command
+
+
+def test_a_field_that_this_version_does_not_know_is_named_by_a_replay(whole: Path, tmp_path: Path) -> None:
+    lines = lines_of(STORY)
+    next(line for line in lines if line.get("decisions"))["decisions"][0]["mood"] = "calm"
+    found = json.loads(told("replay LOG --json", rewritten(tmp_path / "later.jsonl", lines))[1])["difference"]
+    assert (found["what"], found["recorded"]) == ("bytes", {"decisions[0].mood": "calm"})
+
+
+def test_an_export_without_its_policies_is_not_taken_in(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.jsonl"
+    bare.write_bytes(b"\n".join(encode(line) for line in lines_of(STORY) if "policy_sha256" not in line))
+    status, _, error = gated("log", "import", bare, tmp_path / "into.db")
+    assert (status, "which the log does not hold" in error) == (2, True)
+    assert not (tmp_path / "into.db").exists()
+    assert json.loads(gated("log", "import", STORY, tmp_path / "into.db", "--json")[1])["records"] > 0
 
 
 def test_a_schema_that_is_no_text(log: Path) -> None:

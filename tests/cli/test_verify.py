@@ -16,6 +16,8 @@ from gated.shell.log.sqlite import open_for_writing
 from shell.log.backends import chained
 
 RECORDS = 25
+POLICY = b'{"agents":{},"version":1}'
+DIGEST = hashlib.sha256(POLICY).hexdigest()
 
 
 @pytest.fixture
@@ -25,7 +27,8 @@ def folder(tmp_path: Path) -> Path:
 
     async def write() -> None:
         opened = await open_for_writing(tmp_path / "log.db", custody.sealing)
-        for record in chained("t", RECORDS):
+        await opened.put_policy(DIGEST, POLICY)
+        for record in chained("t", RECORDS, policy=DIGEST):
             await opened.append_many([record])
         await opened.close()
 
@@ -70,7 +73,8 @@ def test_another_history_under_another_key_is_found(folder: Path) -> None:
 
     async def write() -> None:
         opened = await open_for_writing(folder / "log.db", custody.sealing)
-        for record in chained("other", RECORDS):
+        await opened.put_policy(DIGEST, POLICY)
+        for record in chained("other", RECORDS, policy=DIGEST):
             await opened.append_many([record])
         await opened.close()
 
@@ -141,19 +145,27 @@ def test_a_false_signature_is_refused(folder: Path) -> None:
     assert "does not fit" in error
 
 
-def test_a_policy_that_was_changed_is_found(folder: Path) -> None:
-    path, text = folder / "log.db", b'{"agents":{},"version":1}'
-    digest = hashlib.sha256(text).hexdigest()
-    with sqlite3.connect(path) as connection:
-        connection.execute("insert into policies values (?, ?)", (digest, text))
-        connection.commit()
-        assert gated("verify", path)[0] == 0
-        connection.execute("update policies set text = ?", (text.replace(b"{}", b'{"mallory":{}}'),))
+def changed(log: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(log) as connection:
+        connection.execute(statement, values)
     connection.close()
+
+
+def test_a_policy_that_was_changed_is_found(folder: Path) -> None:
+    path = folder / "log.db"
+    changed(path, "update policies set text = ?", POLICY.replace(b"{}", b'{"mallory":{}}'))
     status, said, _ = gated("verify", path)
-    assert (status, f"the policy `{digest}` does not have this digest" in said) == (1, True)
+    assert (status, f"the policy `{DIGEST}` does not have this digest" in said) == (1, True)
     status, _, error = gated("replay", path)
     assert (status, "the log was changed" in error) == (2, True)
+
+
+def test_a_policy_that_was_taken_out_is_found_at_the_first_record_that_names_it(folder: Path) -> None:
+    path = folder / "log.db"
+    changed(path, "delete from policies")
+    found = json.loads(gated("verify", path, "--json")[1])["damage"]
+    assert (found["position"], found["thread"], found["seq"]) == (1, "t", 1)
+    assert DIGEST in found["what"]
 
 
 def test_a_file_that_is_damaged_on_the_disk_is_called_damaged(folder: Path) -> None:

@@ -74,6 +74,19 @@ def test_what_fails_a_build(log: Path, tmp_path: Path) -> None:
     assert gated("what-if", log, "--policy", reading, "--fail-on", "flips", "--fail-on", "not-replayable")[0] == 1
 
 
+def test_diff_says_how_many_verdicts_it_cannot_compare(log: Path, tmp_path: Path) -> None:
+    """`no recorded call flips` over verdicts that neither policy could decide again would be no answer."""
+    reading, too = trial(tmp_path, READING), tmp_path / "too.yaml"
+    too.write_text(READING.replace("zzz", "yyy"))
+    found = json.loads(gated("policy", "diff", reading, too, "--log", log, "--json")[1])
+    assert (found["flips"], found["not_replayable"]) == ([], 1)
+    text = gated("policy", "diff", reading, too, "--log", log)[1]
+    assert "1 recorded verdict not replayable" in text
+    assert "no other recorded call flips" in text
+    same = json.loads(gated("policy", "diff", trial(tmp_path, POLICY), too, "--log", log, "--json")[1])
+    assert (len(same["flips"]), same["not_replayable"]) == (1, 1)  # what one of them decides otherwise, or cannot
+
+
 def test_one_run_for_people(log: Path, tmp_path: Path) -> None:
     text = gated("what-if", log, "--policy", trial(tmp_path, STRICTER), "--run", "r2")[1]
     assert "1 verdict unchanged, 0 flipped" in text

@@ -9,6 +9,6 @@ A call whose arguments were redacted, and which a rule of the policy would have 
 """
 
 from gated.core.whatif.compared import Compared, Outcome, Tally, Verdict
-from gated.core.whatif.following import WhatIf
+from gated.core.whatif.feeding import WhatIf
 
 __all__ = ["Compared", "Outcome", "Tally", "Verdict", "WhatIf"]

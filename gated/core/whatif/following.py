@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Literal
+from collections.abc import Iterable
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from gated.core import calls, outcomes, tickets, trial, waiting
+from gated.core import calls, outcomes, trial
 from gated.core.call import Call
 from gated.core.decide import step
-from gated.core.fold import KNOWN_AS, apply
-from gated.core.policy import Policy
+from gated.core.fold import apply
 from gated.core.reading import is_redacted, reads_results
-from gated.core.redaction.opened import opened_body
-from gated.core.redaction.vault import Vault
 from gated.core.stages import semantic
 from gated.core.stages.lifecycle import ended_reason
-from gated.core.state import Known, ThreadState
+from gated.core.state import ThreadState
 from gated.core.turn import Turn, may_speak
 from gated.core.verdicts import Judged
+from gated.core.whatif.approving import why_void
 from gated.core.whatif.compared import Compared, Outcome, Verdict
+from gated.core.whatif.memory import OnTrial
 from gated.core.whatif.unknowns import unreadable, unscored
 from gated.events import (
     AbortRequested,
@@ -34,56 +32,30 @@ from gated.events import (
     Forgotten,
     IntentsReceived,
     OutcomeReported,
-    Record,
     Remembered,
     ResolutionReceived,
     RunAnswered,
     RunEnded,
-    RunId,
     RunOpened,
-    ThreadId,
+    RunStarted,
     TicketAnswered,
     TicketCall,
+    TicketClosed,
     TicketOpened,
     UngatedExecution,
     Value,
     Wanted,
-    unseal,
 )
 
-
-class WhatIf:
-    """Feed it the records of a log in order; each thread is followed by itself."""
-
-    def __init__(
-        self, policy: Policy, begun: Mapping[ThreadId, ThreadState] = MappingProxyType({}), vault: Vault | None = None
-    ) -> None:
-        """`begun` are the states of threads whose first records are not here; a `vault` opens what was kept encrypted."""
-        self.policy, self._vault = policy, vault
-        self.tried = trial.bound(policy)
-        self._registry = trial.bound(trial.observed(policy))
-        self._states = dict(begun)
-        self._barred: dict[tuple[ThreadId, RunId], tuple[str, str]] = {}
-        self._tickets: dict[str, TicketOpened] = {}
-        self._failed: dict[tuple[ThreadId, RunId], str] = {}  # runs that the policy on trial would have ended, and why
-        self._asked: dict[tuple[ThreadId, RunId], dict[CallId, Known]] = {}  # every call that got a verdict, as recorded
-        self._blind: set[tuple[ThreadId, str]] = set()  # machines whose moves rest on a redacted result
-
-    def feed(self, record: Record) -> tuple[Compared, ...]:
-        """What the policy says of one record."""
-        body = unseal(record) if self._vault is None else opened_body(unseal(record), self._vault)
-        state = self._states.get(body.thread) or ThreadState(body.thread)
-        step = _Step(self, body, state)
-        step.play()
-        self._states[body.thread] = replace(step.state, seq=body.seq, at=max(state.at, body.at))
-        return tuple(step.found)
+_SIBLING: Final = "another call of the atomic batch could not have run"
 
 
-class _Step:
+class Step:
     """One record: its verdicts compared, and its facts applied to the state."""
 
-    def __init__(self, whatif: WhatIf, body: Body, state: ThreadState) -> None:
-        self.whatif, self.body, self.state = whatif, body, state
+    def __init__(self, on_trial: OnTrial, body: Body, state: ThreadState) -> None:
+        self.on_trial, self.body, self.state = on_trial, body, state
+        self.memory, self.place = on_trial.memory, (body.thread, body.run)
         self.found: list[Compared] = []
         observation = body.observation
         self.wanted: dict[CallId, Wanted] = {}
@@ -105,7 +77,9 @@ class _Step:
                 case CallSettled():
                     self._settled(decision)
                 case TicketOpened():
-                    self.whatif._tickets[decision.ticket] = decision
+                    self.memory.tickets[decision.ticket] = decision
+                case TicketClosed():
+                    self.memory.tickets.pop(decision.ticket, None)
                 case TicketAnswered():
                     self._answered(decision)
                 case RunAnswered() | RunEnded():
@@ -120,19 +94,26 @@ class _Step:
     # --- what happened, applied --------------------------------------------------------------------------------------
 
     def _apply(self, decision: RunOpened | CallDecided | RunEnded | RunAnswered | Forgotten) -> None:
-        known = self.whatif._registry.known
+        known = self.on_trial.watched.known
         self.state = apply(known, self.state, self.body.run, self.body.seq, self.body.at, decision)
 
     def _opened(self, opened: RunOpened) -> None:
-        whatif, body = self.whatif, self.body
-        turn = Turn(whatif.tried, self.state, body.run, body.at)
-        barred = calls.may_open(turn, opened.agent, by_operator=body.observation.by.role == "operator")
+        on_trial, body = self.on_trial, self.body
+        turn = Turn(on_trial.acted, self.state, body.run, body.at)
+        by_operator, elsewhere = body.observation.by.role == "operator", self._elsewhere(opened.agent)
+        barred = calls.may_open(turn, opened.agent, by_operator=by_operator, elsewhere=elsewhere)
         if barred is not None:
-            whatif._barred[(body.thread, body.run)] = barred
-        self._apply(replace(opened, policy=whatif.policy.digest))
+            self.memory.barred[self.place] = barred
+        self._apply(replace(opened, policy=on_trial.policy.digest))
+
+    def _elsewhere(self, agent: AgentId) -> int:
+        """What the agent's open runs are, as recorded, beyond those that the state of this thread holds."""
+        said = self.body.observation
+        told = said.open_elsewhere if isinstance(said, IntentsReceived | RunStarted) else 0
+        return self.memory.open.held(self.body.thread, agent, told) - self.state.open_runs.get(agent, 0)
 
     def _settled(self, settled: CallSettled) -> None:
-        turn = Turn(self.whatif._registry, self.state, self.body.run, self.body.at)
+        turn = Turn(self.on_trial.watched, self.state, self.body.run, self.body.at)
         run = turn.opened
         if run is None or settled.call not in run.in_flight:
             return
@@ -142,24 +123,26 @@ class _Step:
             machines = turn.profile.machines
             touched = [touch.machine for touch in run.in_flight[settled.call].touches]
             blind = [name for name in touched if reads_results(machines.by_name[name], *hidden)]
-            self.whatif._blind.update((self.body.thread, name) for name in blind)
-        what = (settled.call, settled.status, content, facts, settled.cost_microusd, settled.tokens)
-        acted = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
+            self.memory.blind.update((self.body.thread, name) for name in blind)
+        what = (settled.call, settled.status, content, facts, self._cost(turn, settled), settled.tokens)
+        acted = Turn(self.on_trial.acted, self.state, self.body.run, self.body.at)
         outcomes.settle(acted, *what, lapsed=settled.lapsed, reading=settled.reading)
-        self._fail(next((d.reason for d in acted.decisions if isinstance(d, RunEnded)), None))
+        self.memory.fail(self.place, next((d.reason for d in acted.decisions if isinstance(d, RunEnded)), None))
         outcomes.settle(turn, *what, lapsed=settled.lapsed, reading=settled.reading)
         self.state = turn.state
 
-    def _fail(self, reason: str | None) -> None:
-        """The policy on trial would have ended the run here: what comes after would have come too late."""
-        if reason is not None:
-            self.whatif._failed.setdefault((self.body.thread, self.body.run), reason)
-
     def _ungated(self, ungated: UngatedExecution) -> None:
         run = self.state.runs.get(self.body.run)
-        profile = None if run is None else self.whatif.policy.profile(run.agent)
-        if profile is not None and profile.fail_ungated and not profile.observed:
-            self._fail(f"call `{ungated.call}` was executed without an allow verdict")
+        profile = None if run is None else self.on_trial.policy.profile(run.agent)
+        if run is not None and not run.end and profile is not None and profile.fail_ungated and not profile.observed:
+            self.memory.fail(self.place, f"call `{ungated.call}` was executed without an allow verdict")
+
+    def _cost(self, turn: Turn, settled: CallSettled) -> int:
+        """What was spent, as the policy on trial counts it: only what the outcome said of it is a fact."""
+        entry, observation = turn.run.in_flight[settled.call], self.body.observation
+        if isinstance(observation, OutcomeReported):
+            return outcomes.cost_of(turn, observation, entry.tool, entry.reserved_microusd)
+        return entry.reserved_microusd if settled.lapsed else settled.cost_microusd
 
     def _result(self, settled: CallSettled) -> tuple[Value, dict[str, Value]]:
         observation = self.body.observation
@@ -171,27 +154,27 @@ class _Step:
 
     def _admit(self, plea: Call, lifted: frozenset[str] | None) -> None:
         """The call ran: it takes its place in history, under the rules on trial or in spite of them."""
-        whatif, body = self.whatif, self.body
+        on_trial, body = self.on_trial, self.body
         agent = self.state.runs[body.run].agent
-        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at, lifted)
+        judged = trial.decide_call(on_trial.acted, self.state, body.run, plea, agent, body.at, lifted)
         if judged.decided.admission is None:
-            turn = Turn(whatif._registry, self.state, body.run, body.at)
+            turn = Turn(on_trial.watched, self.state, body.run, body.at)
             judged = calls.judge_by_pipeline(turn, plea, frozenset())
         self._apply(replace(judged.decided, hop=False, misfit=False, findings=(), phase=None))
 
     # --- what would have been decided --------------------------------------------------------------------------------
 
     def _decided(self, decided: CallDecided) -> None:
-        wanted = self.wanted.get(decided.call)
+        wanted = self.wanted.pop(decided.call, None)
         if wanted is None:
             return  # a later verdict on a call that waited: its ticket's
         observation = self.body.observation
         assert isinstance(observation, IntentsReceived)
         plea = calls.call_of(wanted, observation.nesting, self.others)
         agent = AgentId(observation.by.name)
-        derived = self._derive(agent, plea, decided)
+        derived = self._derive(agent, wanted, plea, decided)
         unknown = self._unreadable(agent, plea)
-        unknown = unknown or unscored(self.whatif.policy, self.state.semantic, plea, _verdict(decided), derived)
+        unknown = unknown or unscored(self.on_trial.policy, self.state.semantic, plea, _verdict(decided), derived)
         self._compare(decided, derived, unknown)
         if self.body.run not in self.state.runs:
             return
@@ -199,63 +182,76 @@ class _Step:
             self._admit(plea, None)
         if decided.known:
             self._count(decided)
-            asked = self.whatif._asked.setdefault((self.body.thread, self.body.run), {})
-            seq = self.body.seq
-            first = asked[decided.call].asked if decided.call in asked else seq
-            asked[decided.call] = Known(decided.args_sha256, decided.tool, seq, KNOWN_AS[decided.decision], first)
+            self.memory.asked(self.place).note(decided, self.body.seq)
 
     def _count(self, decided: CallDecided) -> None:
         run = self.state.runs[self.body.run]
         counted = replace(run, hop_count=run.hop_count + decided.hop, retry_count=run.retry_count + decided.misfit)
         self.state = replace(self.state, runs=self.state.runs.set(self.body.run, counted))
 
-    def _with_asked(self) -> ThreadState:
-        """The state with the calls that were not allowed: an atomic batch asks what became of those that it repeats."""
-        run = self.state.runs[self.body.run]
-        asked = self.whatif._asked.get((self.body.thread, self.body.run), {})
-        known = run.calls
-        for call, asked_for in asked.items():
-            known = known if run.known(call) else known.set(call, asked_for)
-        return replace(self.state, runs=self.state.runs.set(self.body.run, replace(run, calls=known)))
-
-    def _derive(self, agent: AgentId, plea: Call, decided: CallDecided) -> Verdict:
-        whatif, body = self.whatif, self.body
-        barred = whatif._barred.get((body.thread, body.run))
+    def _derive(self, agent: AgentId, wanted: Wanted, plea: Call, decided: CallDecided) -> Verdict:
+        memory, body, tried = self.memory, self.body, self.on_trial.acted
+        barred = memory.barred.get(self.place)
         if barred is None and body.run not in self.state.runs:
-            return self._as_first(decided)
+            return self._as_first(wanted, decided)
+        barred = barred or may_speak(Turn(tried, self.state, body.run, body.at), agent)
         if barred is not None:
             return Verdict("deny", barred[0].partition(".")[0], *barred)
-        barred = may_speak(Turn(whatif.tried, self.state, body.run, body.at), agent)
-        if barred is not None:
-            return Verdict("deny", barred[0].partition(".")[0], *barred)
-        if failed := whatif._failed.get((body.thread, body.run)):
+        if decided.code == "batch.sibling_refused":
+            return _verdict(decided)  # whatever the rules say of it
+        observation, failed = body.observation, memory.failed.get(self.place)
+        if self.atomic is None and failed:
             return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
-        observation = body.observation
         if isinstance(observation, IntentsReceived) and observation.mode == "atomic":
-            if self.atomic is None:
-                self.atomic = trial.decide_atomic(whatif.tried, self._with_asked(), body.run, observation, body.at)
+            self.atomic = self._batch(observation) if self.atomic is None else self.atomic
             return _verdict(self.atomic.get(plea.id, decided))
-        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at)
-        self._fail(None if judged.ends is None else judged.ends.reason)
+        met = self.state if decided.known else self._knowing((plea.id,))
+        judged = trial.decide_call(tried, met, body.run, plea, agent, body.at)
+        memory.fail(self.place, None if judged.ends is None else judged.ends.reason)
+        if judged.asks and decided.known:
+            memory.asked(self.place).asks[plea.id] = trial.sources(judged)
         return _verdict(judged.decided)
 
-    def _as_first(self, decided: CallDecided) -> Verdict:
-        """The run was never opened: the call on its own, as the first of a new run."""
-        observation = self.body.observation
+    def _knowing(self, calls: Iterable[CallId]) -> ThreadState:
+        """The state with those of these calls that were asked for and not allowed: what is asked again is not decided anew."""
+        run = self.memory.asked(self.place).within(self.state.runs[self.body.run], calls)
+        return replace(self.state, runs=self.state.runs.set(self.body.run, run))
+
+    def _batch(self, observation: IntentsReceived) -> dict[CallId, CallDecided]:
+        """The verdicts on an atomic batch by call, the first of each: what the run's end makes of it is none of its own."""
+        met = self._knowing(wanted.id for wanted in observation.calls if wanted.id is not None)
+        verdicts: dict[CallId, CallDecided] = {}
+        for decision in trial.decide_atomic(self.on_trial.acted, met, self.body.run, observation, self.body.at):
+            match decision:
+                case CallDecided():
+                    verdicts.setdefault(decision.call, decision)
+                case TicketOpened():
+                    asked = self.memory.asked(self.place)
+                    asked.asks |= {c.call: frozenset(a.source for a in decision.asks if a.call == c.call) for c in decision.calls}
+                case RunEnded():
+                    self.memory.fail(self.place, decision.reason)
+                case _:
+                    pass
+        return verdicts
+
+    def _as_first(self, wanted: Wanted, decided: CallDecided) -> Verdict:
+        """The run was never opened: the call on its own, or the batch that stands or falls whole, as the first of a new run."""
+        observation, agent = self.body.observation, AgentId(self.body.observation.by.name)
         assert isinstance(observation, IntentsReceived)
-        alone = replace(observation, calls=(self.wanted[decided.call],), mode="each")
-        made = step(self.whatif.tried, self.state, self.body.run, alone, self.body.at)
-        verdicts = [d for d in (*made.decisions, *made.replies) if isinstance(d, CallDecided)]
-        return _verdict(verdicts[0] if verdicts else decided)
+        first = replace(observation, open_elsewhere=self._elsewhere(agent))
+        first = first if observation.mode == "atomic" else replace(first, calls=(wanted,))
+        made = step(self.on_trial.acted, self.state, self.body.run, first, self.body.at)
+        said = (d for d in (*made.decisions, *made.replies) if isinstance(d, CallDecided) and d.call == decided.call)
+        return _verdict(next(said, decided))
 
     def _unreadable(self, agent: AgentId, plea: Call) -> str | None:
-        whatif = self.whatif
-        return unreadable(whatif.policy, whatif.policy.profile(agent), self.body.thread, whatif._blind, plea)
+        on_trial = self.on_trial
+        return unreadable(on_trial.policy, on_trial.policy.profile(agent), self.body.thread, self.memory.blind, plea)
 
     def _compare(self, decided: CallDecided, derived: Verdict, unreadable: str | None) -> None:
         recorded = _verdict(decided)
         outcome: Outcome = "unchanged" if recorded.decision == derived.decision else "flipped"
-        self._found(
+        found = self._compared(
             "call",
             "not_replayable" if unreadable else outcome,
             decided.call,
@@ -264,8 +260,9 @@ class _Step:
             None if unreadable else derived,
             unreadable or "",
         )
+        self.found.append(found)
 
-    def _found(
+    def _compared(
         self,
         what: Literal["call", "approval", "finish"],
         outcome: Outcome,
@@ -274,35 +271,39 @@ class _Step:
         recorded: Verdict,
         derived: Verdict | None,
         why: str = "",
-    ) -> None:
+    ) -> Compared:
         body = self.body
         run = self.state.runs.get(body.run)
         agent = body.observation.by.name if run is None else run.agent
-        self.found.append(
-            Compared(what, outcome, body.thread, body.run, body.seq, body.at, agent, call, tool, recorded, derived, why)
-        )
+        return Compared(what, outcome, body.thread, body.run, body.seq, body.at, agent, call, tool, recorded, derived, why)
 
     # --- approvals and ends ------------------------------------------------------------------------------------------
 
     def _answered(self, answered: TicketAnswered) -> None:
-        """An approval is void where the call would be denied by then, or where these people could not have given it."""
-        known = self.whatif._tickets
-        if answered.ticket not in known or self.body.run not in self.state.runs:
+        """An approval is void where the call would be denied by then, or where these people could not have given it.
+
+        What was remembered counts as said under the policy on trial, unless the approval is void.
+        """
+        known, said = self.memory.tickets, self.body.observation
+        opened = known.get(answered.ticket)
+        if opened is None or self.body.run not in self.state.runs or not isinstance(said, ResolutionReceived):
             return
-        ticket = replace(known[answered.ticket], answers=(*known[answered.ticket].answers, answered.answer))
-        known[answered.ticket] = ticket
-        if answered.remembered is not None:
-            self._remember(answered.remembered)
-        if answered.state not in ("approved", "superseded"):
+        ticket = replace(opened, answers=(*opened.answers, answered.answer))
+        if answered.state == "pending":
+            known[answered.ticket] = ticket
+            return
+        del known[answered.ticket]
+        if answered.state == "rejected":
             return
         verdicts = {d.call: d for d in self.body.decisions if isinstance(d, CallDecided)}
-        for call in ticket.calls:
-            verdict = verdicts.get(call.call)
-            if verdict is not None:
-                self._reconsider(ticket, call, verdict)
+        found = [self._reconsider(ticket, call, verdicts[call.call], said) for call in ticket.calls if call.call in verdicts]
+        if ticket.atomic and any(item.outcome == "void" for item in found):
+            found = [item if item.outcome == "void" else replace(item, outcome="void", why=_SIBLING) for item in found]
+        self.found += found
+        if answered.remembered is not None and all(item.outcome != "void" or item.derived is not None for item in found):
+            self._remember(replace(answered.remembered, policy=self.on_trial.policy.digest))
 
     def _remember(self, item: Remembered) -> None:
-        """It is bound to the digest of its policy: under another one it lifts nothing."""
         if item.scope == "thread":
             self.state = replace(self.state, remembered=(*self.state.remembered, item))
             return
@@ -310,38 +311,42 @@ class _Step:
         held = replace(run, remembered=(*run.remembered, item))
         self.state = replace(self.state, runs=self.state.runs.set(self.body.run, held))
 
-    def _reconsider(self, ticket: TicketOpened, call: TicketCall, decided: CallDecided) -> None:
-        whatif, body = self.whatif, self.body
-        agent = self.state.runs[body.run].agent
-        fresh = body.observation.scores.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
-        scores = semantic.again(None if decided.args else call.scores, fresh)
-        near = None if decided.args else call.embedding
-        args = decided.args or call.args
-        links = body.observation.links.get(call.call) if isinstance(body.observation, ResolutionReceived) else None
-        wanted = Wanted(call.call, call.tool, args, call.parent, call.cost_microusd, scores=scores, links=links, embedding=near)
-        plea = calls.call_of(wanted, call.nesting, self._with_asked().runs[body.run].beside(call.call))
-        judged = trial.decide_call(whatif.tried, self.state, body.run, plea, agent, body.at, frozenset())
-        lifted = trial.sources(judged)
-        void = self._void(judged, ticket)
+    def _reconsider(self, ticket: TicketOpened, call: TicketCall, decided: CallDecided, said: ResolutionReceived) -> Compared:
+        on_trial, body = self.on_trial, self.body
+        agent, edit = self.state.runs[body.run].agent, said.args is not None
+        scores = semantic.again(None if edit else call.scores, said.scores.get(call.call))
+        wanted = Wanted(
+            call.call,
+            call.tool,
+            decided.args if edit and decided.args is not None else call.args,
+            call.parent,
+            call.cost_microusd,
+            scores=scores,
+            links=said.links.get(call.call),
+            embedding=None if edit else call.embedding,
+        )
+        asked = self.memory.asked(self.place)
+        plea = calls.call_of(wanted, call.nesting, asked.beside(self.state.runs[body.run], call.call))
+        judged = trial.decide_call(on_trial.acted, self.state, body.run, plea, agent, body.at, frozenset())
+        sources = trial.sources(judged)
+        void = self._void(judged, ticket, said, None if edit else asked.asks.get(call.call))
         recorded = Verdict(decided.decision, decided.stage, decided.code, decided.reason)
         unreadable = self._unreadable(agent, plea)
         derived = _verdict(judged.decided) if judged.decided.decision == "deny" else None
         outcome: Outcome = "not_replayable" if unreadable else "void" if void and decided.decision == "allow" else "unchanged"
-        self._found("approval", outcome, call.call, call.tool, recorded, derived, unreadable or void or "")
+        found = self._compared("approval", outcome, call.call, call.tool, recorded, derived, unreadable or void or "")
         if decided.decision == "allow":
-            self._admit(plea, lifted)
+            self._admit(plea, sources)
+        elif decided.decision == "suspend":
+            asked.asks[call.call] = asked.asks.get(call.call, sources) | sources
+        return found
 
-    def _void(self, judged: Judged, ticket: TicketOpened) -> str | None:
-        if judged.decided.decision == "deny":
-            return f"the call would be denied: {judged.decided.reason}"
-        if judged.decided.decision == "allow":
-            return None  # nobody need be asked
-        turn = Turn(self.whatif.tried, self.state, self.body.run, self.body.at)
-        opened = waiting.ticket_for(turn, (judged,), atomic=False)
-        asked = tickets.open_ticket(replace(opened, opened_at=ticket.opened_at, answers=ticket.answers))
-        if tickets.satisfied(asked, self.whatif.policy.approvals.groups):
-            return None
-        return "who approved it could not have done so alone"
+    def _void(self, judged: Judged, ticket: TicketOpened, said: ResolutionReceived, asked: frozenset[str] | None) -> str | None:
+        """`asked` are the sources of what was asked about on the ticket under the policy on trial; None: nobody knows."""
+        if self.place in self.memory.barred or self.place in self.memory.failed:
+            return "the run would not have been open"
+        turn = Turn(self.on_trial.acted, self.state, self.body.run, self.body.at)
+        return why_void(turn, judged, ticket, said, asked)
 
     def _finish(self, decision: RunAnswered | RunEnded) -> None:
         """Only an end that the agent or an operator asked for is a fact; one that a rule made is that rule's verdict."""
@@ -351,11 +356,17 @@ class _Step:
         if isinstance(observation, FinishRequested) and decision.status in ("steer", "complete"):
             derived = self._end()
             outcome: Outcome = "unchanged" if derived == decision.status else "flipped"
-            self._found("finish", outcome, "", "run.finish", Verdict(decision.status), Verdict(derived))
+            self.found.append(self._compared("finish", outcome, "", "run.finish", Verdict(decision.status), Verdict(derived)))
         self._apply(decision)
+        if isinstance(decision, RunEnded):
+            self.memory.end(self.place)
 
     def _end(self) -> str:
-        made = step(self.whatif.tried, self.state, self.body.run, self.body.observation, self.body.at)
+        if self.place in self.memory.barred:
+            return "refused"
+        if self.place in self.memory.failed:
+            return "failed"
+        made = step(self.on_trial.acted, self.state, self.body.run, self.body.observation, self.body.at)
         answers = [d for d in made.decisions if isinstance(d, RunAnswered | RunEnded)]
         return answers[0].status if answers else "complete"
 

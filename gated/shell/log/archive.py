@@ -22,10 +22,11 @@ from gated.core import state as states
 from gated.core.chain import verify_records
 from gated.core.fold import fold
 from gated.core.state import ThreadState
-from gated.events import ThreadId, unseal
+from gated.events import Record, ThreadId, unseal
 from gated.shell import faults
 from gated.shell.log import LogDamaged, LogUnavailable
 from gated.shell.log.anchors import archived_states
+from gated.shell.log.following import fed
 from gated.shell.log.jsonl import export_lines, open_export
 from gated.shell.log.open import policies_of
 from gated.shell.log.sealing import Sealing
@@ -78,10 +79,14 @@ async def _finished(log: SqliteLog, before: int) -> dict[ThreadId, ThreadState]:
     """The threads to take out, with their states. One that was archived before stays as it is."""
     known, anchored = await policies_of(log), await archived_states(log)
     found, newest = dict(anchored), ThreadId("")
-    async for _, record in log.read_all():
-        newest = record.thread
+
+    def feed(record: Record) -> ThreadId:
         state = found.get(record.thread) or ThreadState(record.thread)
         found[record.thread] = fold(known, state, unseal(record), record.hash)
+        return record.thread
+
+    async for thread in fed(log, log.read_all(), feed):
+        newest = thread
     return {t: state for t, state in found.items() if t not in {*anchored, newest} and state.at < before and is_finished(state)}
 
 

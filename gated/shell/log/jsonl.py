@@ -13,6 +13,7 @@ import anyio
 from msgspec import Struct
 
 from gated.core.chain import CheckpointNote, checkpoint_line, export_line, parse_line, policy_line, verify_records
+from gated.core.known import policy_named, without_policy
 from gated.events import GENESIS, Record, ThreadId
 from gated.shell.log import EventLog, LogConflict, LogDamaged, LogUnavailable, Positioned, ReadableLog
 from gated.shell.log.anchors import anchors_of
@@ -145,6 +146,13 @@ class Export(Struct, frozen=True):
                 raise LogConflict(record.thread, record.seq, seq)
             seen.add(record.thread)
 
+    def must_know(self, policies: Collection[str]) -> None:
+        """Raises `LogDamaged` where a record was decided under a policy that neither the export nor the log holds."""
+        for position, record in enumerate(self.records, 1):
+            digest = policy_named(record)
+            if digest not in self.policies and digest not in policies:
+                raise LogDamaged(position, f"record {record.seq} of thread `{record.thread}`: {without_policy(digest)}")
+
 
 async def read_export(path: Path) -> Export:
     """Raises `LogDamaged` where a record is not what its hash says, or the file no export; `LogUnavailable`."""
@@ -157,8 +165,11 @@ async def read_export(path: Path) -> Export:
 
 
 async def take_in(log: EventLog, export: Export) -> Imported:
-    """Append a whole export or nothing of it. Raises `LogConflict` where a thread does not go on, `LogUnavailable`."""
+    """Append a whole export or nothing of it. Raises `LogConflict` where a thread does not go on, `LogDamaged`,
+    `LogUnavailable`.
+    """
     export.must_follow(await log.heads())
+    export.must_know(await log.policies())
     behind = await log.head()
     for digest, text in export.policies.items():
         await log.put_policy(digest, text)

@@ -33,14 +33,18 @@ BY = Sender("agent", "a")
 
 
 def chained(
-    thread: str = "t", count: int = 3, after: Record | None = None, text: str = "wörter \u2028 \U0001f512"
+    thread: str = "t",
+    count: int = 3,
+    after: Record | None = None,
+    text: str = "wörter \u2028 \U0001f512",
+    policy: str = "p" * 64,
 ) -> list[Record]:
     """The next `count` records of a thread."""
     made: list[Record] = []
     for _ in range(count):
         seq, prev = (1, GENESIS) if after is None else (after.seq + 1, after.hash)
         said = IntentsReceived(BY, (Wanted(CallId(f"c{seq}"), "search", {"q": text, "n": [seq, 1.5, None]}),))
-        after = seal(Body(1, ThreadId(thread), RunId(f"{thread}-r"), seq, 10**15 + seq, kind_of(said), said, (), "p" * 64, prev))
+        after = seal(Body(1, ThreadId(thread), RunId(f"{thread}-r"), seq, 10**15 + seq, kind_of(said), said, (), policy, prev))
         made.append(after)
     return made
 

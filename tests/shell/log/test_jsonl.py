@@ -24,7 +24,7 @@ async def exported(log: ReadableLog) -> bytes:
 
 
 def mixed() -> list[Record]:
-    one, two = chained("t", 3), chained("u", 2)
+    one, two = chained("t", 3, policy=DIGEST), chained("u", 2, policy=DIGEST)
     return [one[0], two[0], one[1], two[1], one[2]]
 
 
@@ -79,7 +79,7 @@ async def test_an_export_of_some_threads_is_whole_in_them_and_not_sealed(backend
     await made(backend, tmp_path)
     log = await backend.reader()
     lines = [line async for line in export_lines(log, {U})]
-    assert lines == [policy_line(DIGEST, TEXT) + b"\n", *(export_line(r) + b"\n" for r in chained("u", 2))]
+    assert lines == [policy_line(DIGEST, TEXT) + b"\n", *(export_line(r) + b"\n" for r in chained("u", 2, policy=DIGEST))]
     await log.close()
 
 
