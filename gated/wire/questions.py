@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gated import strict_json
-from gated.ingress import MessageId, Unreadable, unfit
+from gated.ingress import Digest, MessageId, Unreadable, unfit
 from gated.wire.inbound import MOST_QUESTIONS
 
 NOT_THERE: Final = "404"  # the code of the answer where what is asked about does not exist
@@ -28,7 +28,7 @@ class Bare(Struct, frozen=True, forbid_unknown_fields=True):
 class PolicyShow(Struct, frozen=True, forbid_unknown_fields=True):
     """By digest; without one, the policy that holds."""
 
-    policy: str | None = None
+    policy: Digest | None = None
 
 
 class RunsShow(Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("runs.show", b'{"run":"r","thread":"a b"}', "an id is 1 to 128 of the characters A-Z a-z 0-9 _ -, at `thread`"),
     ("runs.show", b'{"run":"r","thread":"t","full":true}', "unknown field `full`; the question has `thread`, `run`"),
     ("policy.show", b'{"policy":5}', "expected `str | null`, got `int`, at `policy`"),
+    ("policy.show", b'{"policy":"gated.>"}', "a digest is 64 of the characters 0-9 a-f, at `policy`"),
     ("can_i", b'{"run":"r","thread":"t","call":[]}', "unknown field `call`; the question has `thread`, `run`, `calls`"),
     ("log.read", b'{"after":0,"agent":"a"}', "unknown field `agent`; the question has `after`, `until`"),
     ("log.read", b'{"after":99999999999999999999}', "at `after`"),
