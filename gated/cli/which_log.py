@@ -49,7 +49,7 @@ def log_of(given: str | None, data: Path | None) -> str:
 def _exists(path: str) -> None:
     """Ends the command where there is no such file, or can be none of that name."""
     try:
-        if path and Path(path).exists():
+        if Path(path).exists():
             return
         why = ""
     except (OSError, ValueError) as error:
