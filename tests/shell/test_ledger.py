@@ -55,6 +55,15 @@ async def held(log: JetStreamLog) -> list[int]:
     return [row.held for _, row in sorted((await ledger_of(log).rows()).items())]
 
 
+async def until_held(log: JetStreamLog, rows: list[bool]) -> None:
+    with anyio.fail_after(PATIENCE):
+        for _ in range(1000):
+            if await held(log) == rows:
+                return
+            await anyio.sleep(0.02)
+    pytest.fail(f"the rows are not {rows}")
+
+
 async def test_many_workers_at_once_take_as_many_places_as_there_are(cluster: JetStreamBackend) -> None:
     logs = [await cluster.open() for _ in range(4)]
     got = []
@@ -186,9 +195,7 @@ async def test_a_record_on_its_way_while_its_agent_begins_to_be_counted_counts_o
     await log.append_many([opened])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(own._count, [WORKER])
-        with anyio.fail_after(PATIENCE):
-            while await held(log) != [n == partition for n in range(4)]:
-                await anyio.sleep(0.02)
+        await until_held(log, [n == partition for n in range(4)])
         own.stored([opened])
     assert own._tallies[WORKER].row() == (await ledger_of(log).rows())[partition] == Row(log.epoch, log.reach, 1, 1)
 
