@@ -92,6 +92,8 @@ class Serving:
         self.made: type[Runs] = Passing if kind == "pass" else Runs
         self.decide = null_gate.record if kind == "null" else decide.record
         self.threads = [ThreadId(f"run{number}") for number in range(RUNS[place])]
+        if self.cluster:  # what came while the last records were stored is decided together
+            self.threads.sort(key=lambda thread: partition_of(thread, PARTITIONS))
         self.asked: Counter[ThreadId] = Counter()
         self.sequences: Counter[int] = Counter()
         self.all: list[Runs] = []
@@ -111,6 +113,7 @@ class Serving:
         bus._outstanding = sys.maxsize  # it never asks for more
         outlet = Outlet(bus.line, bus.send, bus.acknowledge, tells_time=self.cluster)
         runs = self.made(log, POLICY, outlet, Vault(b"bench"), None, self.decide)
+        runs.overlaps = not self.cluster
         self.client._ps.hearing[b"%d" % (number + 2)] = bus._take
         self.all.append(runs)
 

@@ -47,31 +47,31 @@ class Subjects:
         self.reading = vault if keyring is None else vault.with_keys(keyring)
 
     def keyed_at_once(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
-        """Decide with the keys that are at hand; None where that does not do."""
-        try:
-            return self._keyed(decide, *args, **more)
-        except Unkeyed:
-            return None
-
-    def _keyed(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
-        """The same; None where a key was erased meanwhile. Raises `Unkeyed`."""
+        """Decide with the keys that are at hand; None where that does not do, or a key was erased meanwhile."""
         used = self._at_hand.used
         used.clear()
-        made = decide(*args, **more)
-        return made if not used or self._keyring is None or self._keyring.is_current() else None
+        try:
+            made = decide(*args, **more)
+        except Unkeyed:
+            return None
+        return made if not used or self._is_current() else None
+
+    def _is_current(self) -> bool:
+        return self._keyring is None or self._keyring.is_current()
 
     async def keyed(self, decide: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Decide, with every key at hand that it asks for, and none that was erased meanwhile. Raises `LogUnavailable`."""
         while True:
+            self._at_hand.used.clear()
             try:
-                made = self._keyed(decide, *args, **more)
+                made = decide(*args, **more)
             except Unkeyed as missing:
                 if self._keyring is None:
                     raise LogUnavailable(NO_FOLDER) from missing
                 self._keyring.supply(missing.holder, make=missing.to_seal)
                 await anyio.lowlevel.checkpoint()
                 continue
-            if made is not None:
+            if not self._at_hand.used or self._is_current():
                 return made
 
     async def erased(self, registry: Registry, run: RunState | None, asked: ErasureRequested) -> ErasureRequested:

@@ -116,7 +116,7 @@ class Partition:
         outlet = Outlet(bus.line, bus.send, bus.acknowledge, place.names.prefix, tells_time=True)
         more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
         runs = Runs(event_log, self.host.policy(), outlet, *more)
-        runs.telemetry = self.host.telemetry
+        runs.telemetry, runs.overlaps = self.host.telemetry, False  # the other partitions are decided on meanwhile
         self.runs, self.bus, self._heir = runs, bus, Heir()
         try:
             async with anyio.create_task_group() as tasks:

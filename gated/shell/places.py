@@ -125,9 +125,17 @@ class Places:
         if decided.placed is not None:
             self._tallies[decided.placed].pending -= 1
 
+    @property
+    def owes(self) -> bool:
+        """Whether a row says more than there is."""
+        for tally in self._tallies.values():
+            if tally.written is not None and tally.held < tally.written.held:
+                return True
+        return False
+
     async def given_back(self, seconds: float = GIVEN_BACK) -> None:
         """Wait until no row says more than there is; that long at most, and not again where that was too long."""
-        if any(tally.held < tally.written.held for tally in self._tallies.values() if tally.written):
+        if self.owes:
             late = not self._written.is_set()
             if not late:
                 self._written = anyio.Event()

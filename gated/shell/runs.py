@@ -2,8 +2,9 @@
 
 One task decides (the core is CPU-bound, so more would not help), one commits, one answers; between them stand short queues, so
 that the next inputs are decided, and the next records made durable, while the last ones are answered. A few are decided at a
-time, so that the disk need not wait for many; whatever queued meanwhile is committed in one transaction. What detectors must be
-asked about, or a long thread that must be read first, is set aside with the rest of its thread.
+time, so that the disk need not wait for many; whatever queued meanwhile is committed in one transaction. Of many serialisers in
+one process each does all three itself while no more waits: what came meanwhile is decided together, and no other task is woken.
+What detectors must be asked about, or a long thread that must be read first, is set aside with the rest of its thread.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append or a look that fails
 is tried again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import anyio
@@ -42,7 +44,7 @@ from gated.events import (
 from gated.shell import damaged, faults, misaddressed
 from gated.shell.answering import Answering
 from gated.shell.aside import Aside
-from gated.shell.bus import Input
+from gated.shell.bus import Ack, Input
 from gated.shell.embedding import embed_all
 from gated.shell.erasing import Subjects
 from gated.shell.handover import Bell, Handover
@@ -103,13 +105,15 @@ class Runs:
         self.telemetry = Telemetry(lambda agent: agent in self.threads.registry.current.agents)
         self._aside = Aside(vault, scorer, self._ring)
         self._decide = decide
-        self._mailbox: Mailbox[Said] = Mailbox(lambda said: said.thread, _agent_of)
+        self._mailbox: Mailbox[Said] = Mailbox(attrgetter("thread"), _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived, self._overloaded = Bell(), Bell()
         self._embedded_for: Mapping[str, Policy] = {}  # the policies that the newest inputs have embeddings for
+        self._embeds = False  # one of them asks for some
         self._draining = False
         self._open_runs = OpenRunsWhenAsked(event_log, self.threads.states)
         self.places: Places | None = None  # what counts open runs instead, in a cluster
+        self.overlaps = True  # decides the next inputs while the last records are made durable, also where no more wait yet
         self.drained = anyio.Event()
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -130,11 +134,11 @@ class Runs:
     def hear(self, origin: wire.Origin, item: Input) -> None:
         """An input of which it is known who says it, and for which run."""
         faults.point("received")
-        limits = self.threads.registry.current.limits.of_messages
-        observation = wire.read(origin, item.data, item.content_type, item.message_id, limits)
-        said = Said(origin.thread, origin.run, observation, item.at, item.position, item.ack, item.message_id)
+        thread, run, by = origin
+        observation = wire.read(origin, item.data, item.content_type, item.message_id, self.threads.limits)
+        said = Said(thread, run, observation, item.at, item.position, item.ack, item.message_id)
         if type(observation) is IntentsReceived or type(observation) is CanIAsked:
-            if self._mailbox.crowded(origin.sender.name):  # only agents ask
+            if self._mailbox.crowded(by.name):  # only agents ask
                 self._refused.append((said, observation))
                 self._overloaded.ring()
                 return
@@ -172,16 +176,22 @@ class Runs:
             tasks.start_soon(_within, beside[0], self._refuse_overload)
             tasks.start_soon(_within, beside[1], self.threads.keep_snapshots)
             while (batch := await self._next_batch()) is not None:
-                self._embedded_for = self.registry.known
-                batch = await self._embedded(batch)
+                registry, settled = self.threads.registry, list[Settled]()
+                if registry.known is not self._embedded_for or self._embeds:
+                    self._embedded_for, self._embeds = registry.known, any(each.embeds for each in registry.known.values())
+                    batch = await self._embedded(batch)
                 if len(batch) > 1:
-                    self.registry.current.redactor.expect(expected(said.observation for said in batch))
-                settled: list[Settled] = []
+                    registry.current.redactor.expect(expected(said.observation for said in batch))
                 for said in batch:
                     if not self._at_once(said, settled) and (item := await self._persisting.do(self._settle, said)) is not None:
                         settled.append(item)
                 faults.point("decided")
-                await decided.put(Batch(settled, self.timers.changes()))
+                made = Batch(settled, self.timers.changes())
+                if self.overlaps or self._mailbox or not (decided.idle and durable.idle):
+                    await decided.put(made)
+                else:
+                    await self._commit(made)
+                    await self._answer(settled)
                 if self._mailbox:
                     await checkpoint()  # others are waiting too, not least for this batch
             decided.close()
@@ -225,9 +235,12 @@ class Runs:
         if self.places is None and said.run not in state.runs.open and asks_of_open_runs(registry, state, said.run, observation):
             return False
         made = self.subjects.keyed_at_once(self._decide, registry, state, said.run, observation, said.at, said.position)
-        if made is not None and (item := self._settled(said, state, registry, *made)) is not None:
+        if made is None:
+            return False
+        item = self._settled(said, state, registry, *made)
+        if item is not None:
             settled.append(item)
-        return made is not None
+        return True
 
     async def _settle(self, said: Said) -> Settled | None:
         """Decide one input on the state that those before it left; None where it is set aside."""
@@ -300,17 +313,20 @@ class Runs:
 
     async def _commit_all(self, decided: Handover[Batch], durable: Handover[list[Settled]]) -> None:
         while batches := await decided.take_all():
-            batch, dues = joined(batches)
-            records = [item.record for item in batch if item.record is not None]
-            await self._persisting.append(records, dues)
-            faults.point("appended")
-            if self.places is not None:
-                self.places.stored(records)
+            batch = joined(batches)
+            await self._commit(batch)
             if decided.waits or not durable.idle:
-                await durable.put(batch)
+                await durable.put(batch.settled)
             else:  # nothing to do meanwhile: no other task need be woken
-                await self._answer(batch)
+                await self._answer(batch.settled)
         durable.close()
+
+    async def _commit(self, batch: Batch) -> None:
+        records = [item.record for item in batch.settled if item.record is not None]
+        await self._persisting.append(records, batch.dues)
+        faults.point("appended")
+        if self.places is not None:
+            self.places.stored(records)
 
     async def _answer_all(self, durable: Handover[list[Settled]]) -> None:
         while batches := await durable.take_all():
@@ -318,24 +334,26 @@ class Runs:
                 await self._answer(batch)
 
     async def _answer(self, batch: list[Settled]) -> None:
-        answering = self.answering
-        if self.places is not None:
+        answering, heard = self.answering, self.telemetry.heard
+        if self.places is not None and self.places.owes:
             await self.places.given_back()  # so that who is told that a run ended may open the next
         for item in batch:
             if not answering.answered(item):
                 await self._persisting.do(answering.answer, item)
         await answering.say()
-        now = time.time()
+        acks, changed, now = list[Ack](), set[ThreadId](), time.time()
         for item in batch:
             faults.point("published")
-            if item.record is not None:
-                said = item.said
-                seconds = now - said.at / 1e6 if said.position else None
-                self.telemetry.heard(item.record, item.decisions, item.agent, seconds)
-        await self.outlet.acknowledge([item.said.ack for item in batch if item.said.ack is not None])
+            said, record = item.said, item.record
+            if record is not None:
+                heard(record, item.decisions, item.agent, now - said.at / 1e6 if said.position else None)
+                changed.add(said.thread)
+            if said.ack is not None:
+                acks.append(said.ack)
+        await self.outlet.acknowledge(acks)
         faults.point("acknowledged")
-        changed = {item.said.thread for item in batch if item.record is not None}
-        await self.threads.settle_down(changed, self._is_busy)
+        if self.threads.unsettled(changed):
+            await self.threads.settle_down(changed, self._is_busy)
         self.health.threads = len(self.threads.states)
 
     # --- what others may see -----------------------------------------------------------------------------------------

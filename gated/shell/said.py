@@ -56,6 +56,8 @@ class Batch(NamedTuple):
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Batches that are committed together: of a run's deadlines the newest holds."""
+    if len(batches) == 1:
+        return batches[0]
     dues = {(thread, run): due for batch in batches for thread, run, due in batch.dues}
     return Batch([item for batch in batches for item in batch.settled], [(*key, due) for key, due in dues.items()])
 

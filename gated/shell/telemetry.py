@@ -93,11 +93,15 @@ class Telemetry:
     def heard(self, record: Record, decisions: Sequence[Decision], agent: str, seconds: float | None) -> None:
         """A record that is durable and answered, `seconds` after the bus stored its input."""
         if seconds is not None:
-            self.latency.add(max(0.0, seconds))
+            self.latency.add(seconds if seconds > 0.0 else 0.0)
         for decision in decisions:
             match decision:
                 case CallDecided():
-                    self._decided(decision, agent)
+                    label = agent if self._known(agent) else NOBODY
+                    self.verdicts[(decision.decision, decision.stage or "", decision.code or "", label)] += 1
+                    for finding in decision.findings:
+                        if not finding.authoritative:
+                            self.observed[(finding.outcome, finding.code)] += 1
                 case CallSettled():
                     self.outcomes[decision.status] += 1
                     self.lapsed += decision.lapsed
@@ -120,13 +124,6 @@ class Telemetry:
                 listener.heard(record, decisions, agent)
             except Exception as error:  # whoever only listens must not stop the daemon
                 log.error("a listener failed", listener=type(listener).__name__, error=repr(error))
-
-    def _decided(self, decided: CallDecided, agent: str) -> None:
-        label = agent if self._known(agent) else NOBODY
-        self.verdicts[(decided.decision, decided.stage or "", decided.code or "", label)] += 1
-        for finding in decided.findings:
-            if not finding.authoritative:
-                self.observed[(finding.outcome, finding.code)] += 1
 
     def _ticket(self, thread: ThreadId, said: TicketOpened | TicketAnswered | TicketClosed | TicketNoted) -> None:
         match said:

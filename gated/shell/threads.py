@@ -48,6 +48,7 @@ class Threads:
     ) -> None:
         self._log, self._on_load = event_log, on_load
         self.registry = Registry(policy, {policy.digest: policy}, vault)
+        self.limits = policy.limits.of_messages  # what one message may hold, by the current policy
         self.states: OrderedDict[ThreadId, ThreadState] = OrderedDict()
         self._saved: dict[ThreadId, int] = {}
         self._asked_for = {policy.digest: time.monotonic()}  # when each known policy last was
@@ -61,7 +62,7 @@ class Threads:
     def bind(self, policy: Policy) -> None:
         """New runs are bound to this policy from now on."""
         self._asked_for[self.registry.current.digest] = time.monotonic()
-        self.registry = replace(self.registry, current=policy)
+        self.registry, self.limits = replace(self.registry, current=policy), policy.limits.of_messages
         self._take_in(policy)
 
     async def look(self, thread: ThreadId) -> ThreadState:
@@ -88,10 +89,11 @@ class Threads:
 
     def keep(self, state: ThreadState) -> None:
         """The state of its thread from now on."""
-        before = self.states.get(state.thread)
-        self._held += state.seq - (0 if before is None else before.seq)
-        self.states[state.thread] = state
-        self.states.move_to_end(state.thread)
+        thread, states = state.thread, self.states
+        before = states.get(thread)
+        self._held += state.seq if before is None else state.seq - before.seq
+        states[thread] = state
+        states.move_to_end(thread)
 
     async def _begin(self, thread: ThreadId) -> Part:
         known, read_at = self._damaged.get(thread, (None, 0.0))
@@ -183,6 +185,15 @@ class Threads:
         self.registry = replace(self.registry, known=known)
 
     # --- memory ------------------------------------------------------------------------------------------------------
+
+    def unsettled(self, changed: Iterable[ThreadId]) -> bool:
+        """Whether `settle_down` has something to do."""
+        states, saved = self.states, self._saved
+        for thread in changed:
+            state = states.get(thread)
+            if state is not None and state.seq - saved.get(thread, 0) >= SNAPSHOT:
+                return True
+        return len(states) > CACHE or self._held > HELD
 
     async def settle_down(self, changed: Iterable[ThreadId], is_busy: Callable[[ThreadId], bool]) -> None:
         """After a commit: snapshots of what has grown, and the threads that were not spoken of for longest leave."""
