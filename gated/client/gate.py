@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -23,10 +24,11 @@ from gated import ingress, wire
 from gated.client.errors import GateUnavailable, Refused
 from gated.client.line import Ears, Line, Place
 from gated.client.question import Key, Question
+from gated.client.reminders import Inbox
 from gated.client.run import Run
 from gated.events import RunId, ThreadId
 from gated.shell.nats_client import Heard, headers_of
-from gated.wire import Origin, Verdict
+from gated.wire import Origin, ReminderMessage, Verdict
 
 TIMEOUT: Final = 10.0  # seconds for a verdict
 HEADERS: Final = 512  # bytes that the headers of an input may take of the server's `max_payload`
@@ -44,6 +46,7 @@ class Gate:
         self._questions: dict[str, Question] = {}
         self._by_call: dict[CallKey, list[Question]] = defaultdict(list)
         self._made: set[CallKey] = set()
+        self._inboxes: WeakValueDictionary[tuple[str, str], Inbox] = WeakValueDictionary()  # of runs that somebody speaks of
         self._deaf, self._ended = "", False
         self._loop = asyncio.get_running_loop()
 
@@ -110,6 +113,10 @@ class Gate:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Refused("ingress.shape", f"the message is not JSON: {error}") from error
 
+    def reminders_of(self, thread: ThreadId, run: RunId) -> Inbox:
+        """Where the reminders of a run are kept, the same for all who speak of it through this gate."""
+        return self._inboxes.setdefault((thread, run), Inbox())
+
     def claim(self, origin: Origin, call: str | None) -> bool:
         """Whether this process makes the call for the first time. A call whose id was made up here is nobody else's."""
         key = (origin.thread, origin.run, call or "")
@@ -130,17 +137,21 @@ class Gate:
     # --- hearing -----------------------------------------------------------------------------------------------------
 
     def hear(self, message: Heard) -> None:
-        """A verdict concerns whoever waits for its call; any other answer only the message that it answers."""
+        """A verdict concerns whoever waits for its call, reminders the run; any other answer only the message that it answers."""
         try:
             said = wire.decode_out(message.data)
         except msgspec.MsgspecError:
             return  # an answer of a newer gate that this client does not know
         call: str | None = getattr(said, "call", None)
-        if isinstance(said, Verdict):
+        if isinstance(said, Verdict | ReminderMessage):
             thread, run = message.subject.decode().split(".")[2:4]
-            for asked in self._by_call.get((thread, run, said.call), ()):
-                asked.hear(said.call, said)
-            return
+            if isinstance(said, Verdict):
+                for asked in self._by_call.get((thread, run, said.call), ()):
+                    asked.hear(said.call, said)
+                return
+            inbox = self._inboxes.get((thread, run))
+            if inbox is not None:
+                inbox.hear(said)
         answered = self._questions.get(headers_of(message.headers).get(wire.RE, ""))
         if answered is not None:
             answered.hear(call, said)

@@ -6,14 +6,39 @@ that a chat begins with, `session` and `conversation` are turns at its end, `suf
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gated.events import Reminder
+from gated.wire import ReminderMessage
 
-MOST: Final = 64  # reminders that a run keeps for whoever takes them
+MOST: Final = 64  # of a run that are kept for whoever takes them
 
 _SYSTEM: Final = frozenset({"system", "suffix_system"})
+
+
+class Inbox:
+    """What machines have had to say of one run, and nobody has taken: the newest reminders.
+
+    They come with the end of a call, whoever told the gate of it: this agent, a tool runner, a person who answered for the tool,
+    the clock. A daemon that died may say it again.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[Reminder] = deque(maxlen=MOST)
+        self._heard: deque[tuple[int, str]] = deque(maxlen=MOST)
+
+    def hear(self, said: ReminderMessage) -> None:
+        end = (said.seq, said.call)
+        if said.reminders and end not in self._heard:
+            self._heard.append(end)
+            self._kept.extend(said.reminders)
+
+    def take(self) -> tuple[Reminder, ...]:
+        taken = tuple(self._kept)
+        self._kept.clear()
+        return taken
 
 
 def message_of(reminder: Reminder) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import TracebackType
@@ -25,7 +24,6 @@ from gated.client.errors import (
     error_of,
     waits,
 )
-from gated.client.reminders import MOST
 from gated.events import Reminder, RunId, Sender, Status, ThreadId
 from gated.wire import Origin, Refusal, Remaining, ReminderMessage, RunStatus, Verdict
 
@@ -52,7 +50,7 @@ class Run:
         self._gate, self._start = gate, start
         self.origin = Origin(thread, run, Sender("agent", gate.agent))
         self._left = False
-        self._reminders: deque[Reminder] = deque(maxlen=MOST)
+        self._reminders = gate.reminders_of(thread, run)
 
     async def __aenter__(self) -> Run:
         if self._start is not None:
@@ -168,14 +166,12 @@ class Run:
                 return Outcome(call)  # it was taken the first time, and the answer was lost on the way
             raise Refused(answer.code, answer.reason)
         assert isinstance(answer, ReminderMessage)
-        self._reminders.extend(answer.reminders)
         return Outcome(call, answer.reminders, answer.ungated)
 
     def take_reminders(self) -> tuple[Reminder, ...]:
-        """What machines have had to say to the model since this was last asked, however the calls were made: the newest 64."""
-        taken = tuple(self._reminders)
-        self._reminders.clear()
-        return taken
+        """What machines have had to say to the model since this was last asked, however the calls were made and ended: the
+        newest 64. `report` returns those of its outcome as well."""
+        return self._reminders.take()
 
     async def call(
         self,

@@ -6,10 +6,15 @@ from typing import Any
 import anyio
 
 from client.adapters.policy import Asked
-from gated.client import Reminder, remind
+from gated import wire
+from gated.client import Reminder, Run, remind
 from gated.client.adapters import claude_code
 from gated.client.adapters.mcp_stdio import Proxy
-from shell.live import gate
+from gated.client.reminders import Inbox
+from gated.events import Sender
+from gated.wire import ReminderMessage
+from patience import until
+from shell.live import USERS, daemon_on, gate, server, tell, write_policy
 
 POLICY = """
 version: 1
@@ -78,6 +83,37 @@ async def test_only_the_newest_reminders_are_kept(tmp_path: Path) -> None:
             await run.call("read", {"path": f"{number}"}, lambda path: None)
         taken = run.take_reminders()
     assert [r.content for r in taken] == [f"Not all of {number}." for number in range(6, 70)]
+
+
+async def test_reminders_of_an_end_that_another_reports_reach_the_run(tmp_path: Path) -> None:
+    write_policy(tmp_path, POLICY.replace('["*"]}', '["*"], outcomes_from: "runner:box"}'))
+    async with server(tmp_path, users=(*USERS, ("runner", "box"))) as (_, bus), daemon_on(bus, tmp_path):
+        async with bus.agent("worker") as worker, worker.run(run="r") as run, bus.user("runner", "box") as box:
+            verdict = await run.check("read", {"path": "a"})
+            for _ in range(2):  # the second is refused
+                await tell(box, Sender("runner", "box"), run.id, wire.Outcome(call=verdict.call, status="error"))
+            await box.flush()
+            taken = await until_some(run)
+            assert worker.reminders_of(run.thread, run.id) is worker.run(run="r", resume=True)._reminders
+            run.detach()
+    assert [r.content for r in taken] == ["Not all of a."]
+
+
+async def until_some(run: Run) -> tuple[Reminder, ...]:
+    async def taken() -> tuple[Reminder, ...]:
+        return run.take_reminders()
+
+    found: tuple[Reminder, ...] = await until(taken)
+    return found
+
+
+def test_what_is_said_twice_is_kept_once() -> None:
+    inbox = Inbox()
+    for call, seq in (("c1", 4), ("c2", 4), ("c1", 4), ("c1", 9)):
+        inbox.hear(ReminderMessage(call=call, status="success", reminders=(reminder("system", f"{call} {seq}"),), seq=seq))
+    inbox.hear(ReminderMessage(call="c3", status="success", seq=10))
+    assert [r.content for r in inbox.take()] == ["c1 4", "c2 4", "c1 9"]
+    assert inbox.take() == ()
 
 
 async def test_claude_code_adds_reminders_to_the_models_context(tmp_path: Path) -> None:
