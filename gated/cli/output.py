@@ -114,7 +114,8 @@ def draw(drawn: Table) -> None:
     if console.is_terminal:
         console.print(drawn, highlight=False)
         return
-    lines = Safe(width=max(1, _width(drawn)), emoji=False).render_lines(drawn, pad=False)
+    room = len(drawn.columns)  # a column of empty cells measures nothing, and takes a place
+    lines = Safe(width=_width(drawn) + room, emoji=False).render_lines(drawn, pad=False)
     for line in lines:
         sys.stdout.write("".join(segment.text for segment in line).rstrip() + "\n")
 

@@ -71,14 +71,14 @@ def _watched(log: str) -> tuple[Watch, dict[str, Policy]]:
 
 
 def _compared(log: str, policy: Policy) -> list[Compared]:
-    """What the suggestion says of the log's calls, of the agents it is about."""
+    """What the suggestion says of the log's calls, and of people's approvals of them, of the agents it is about."""
 
     async def work() -> list[Compared]:
         found: list[Compared] = []
         async with open_log(log) as opened:
             whatif = WhatIf(policy, await archived_states(opened))
             async for compared in fed(opened, progressed(opened, "deciding"), whatif.feed):
-                found += [item for item in compared if item.what == "call" and item.agent in policy.agents]
+                found += [item for item in compared if item.what != "finish" and item.agent in policy.agents]
         return found
 
     compared: list[Compared] = run_async(work)
@@ -92,7 +92,7 @@ def _counts(found: list[Compared]) -> dict[str, int]:
 
 def _denied(found: list[Compared]) -> list[Compared]:
     """What ran and would not."""
-    return [item for item in found if item.recorded.decision == "allow" and item.outcome == "flipped"]
+    return [item for item in found if item.recorded.decision == "allow" and item.outcome in ("flipped", "void")]
 
 
 def _freed(found: list[Compared]) -> list[Compared]:
@@ -104,7 +104,7 @@ def _report(found: list[Compared], out: Path | None) -> None:
     counts = _counts(found)
     where = f" in {out}" if out is not None else ""
     _tell(f"the policy{where} allows {counts['still_allowed']:,} of {some(counts['allowed'], 'recorded call')} that ran")
-    _list("[red]it would have denied[/]", _denied(found), lambda item: item.derived.reason if item.derived else "")
+    _list("[red]it would have denied[/]", _denied(found), lambda item: item.derived.reason if item.derived else item.why)
     _list("[yellow]it lets through what was not allowed[/]", _freed(found), lambda item: item.recorded.reason)
 
 

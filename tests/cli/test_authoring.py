@@ -92,6 +92,11 @@ def test_explain_a_call_on_the_state_a_run_is_in(log: Path) -> None:
     ].startswith("allow Write")
 
 
+def test_explain_has_a_line_for_each_stage_where_none_has_anything_to_say(log: Path) -> None:
+    lines = gated("policy", "explain", "--log", log, "--run", "r1", "--call", "c1")[1].splitlines()
+    assert [line.split() for line in lines[1:4]] == [["ok", "ingress"], ["ok", "lifecycle"], ["off", "ceilings"]]
+
+
 def test_explain_says_what_it_was_not_told(log: Path, policy: Path) -> None:
     assert gated("policy", "explain", "--policy", policy)[0] == 2
     assert gated("policy", "explain", "--call", "c1", "--log", log)[0] == 2
@@ -148,6 +153,15 @@ def test_diff_of_a_policy_with_itself_in_another_order(log: Path, policy: Path, 
 
 
 # --- suggest ---------------------------------------------------------------------------------------------------------
+
+
+def test_suggest_counts_what_people_let_run(tmp_path: Path) -> None:
+    acts = Acts(POLICY.replace("    allowed_tools", "    approval_required: [send_email]\n    allowed_tools"))
+    acts.ask("send_email")
+    acts.resolve("c1", "cy")
+    acts.run("Read", file_path="/workspace/a")
+    log = written(acts, tmp_path)
+    assert "allows 2 of 2 recorded calls that ran" in gated("policy", "suggest", "--log", log)[2]
 
 
 def test_suggest_writes_a_policy_that_loads_and_says_what_it_denies(log: Path, tmp_path: Path) -> None:
