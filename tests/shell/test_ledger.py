@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gated.core.decide import record
+from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
@@ -312,6 +313,29 @@ async def test_a_place_is_used_once_or_not_at_all(cluster: JetStreamBackend, tmp
         await session.places.given_back(PATIENCE)
         assert (await session.row()).held == 0
         tasks.cancel_scope.cancel()
+
+
+async def test_a_place_is_needed_by_who_opens_a_run_of_an_agent_that_has_or_had_a_limit(
+    cluster: JetStreamBackend, tmp_path: Path
+) -> None:
+    session = Session(await cluster.open(), tmp_path)
+    thread = session.threads_here(1)[0]
+    limited = read_policy(write_policy(tmp_path, LIMITED))
+    said = Said(thread, RunId("r"), RunStarted(by=Sender("agent", WORKER), agent=WORKER), 1, 1, None, None)
+    session.open(thread)
+    after, before = session.states[thread], ThreadState(thread)
+    run = after.runs[RunId("r")]
+
+    def needed(policy: Policy, state: ThreadState, said: Said = said) -> bool:
+        return session.places.needed(Registry(policy, {policy.digest: policy}), state, said, run)
+
+    assert needed(limited, before)  # whose runs are not counted yet
+    assert not needed(session.policy, before)
+    session.places._wanted.add(WORKER)
+    assert needed(session.policy, before)
+    assert not needed(limited, after)  # it is open
+    assert not needed(limited, before, replace(said, place=True))
+    assert not needed(limited, before, replace(said, place=False))  # which was refused it
 
 
 async def test_rows_are_written_again_before_the_next_owner_would_have_much_to_read(
