@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gated.core import pipeline
-from gated.core.order import engine
+from gated.core.order import engine, fields
 from gated.core.order.templates import escape_text
 from gated.core.redaction.vault import Unreadable
 from gated.core.stages import breaker, ceilings, contracts, semantic
@@ -190,11 +190,5 @@ def _end_if_failed(turn: Turn, tool: str, status: Status, summary: str, breached
 
 
 def _text(content: Any) -> str:
-    """In one way, whatever the order of its keys: a record has them sorted, and a replay must say the same."""
-    return escape_text(content if isinstance(content, str) else repr(_sorted(content)), ceilings.MAX_SUMMARY)
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+    """As patterns see it: a record has its keys sorted, and a replay must say the same."""
+    return escape_text(fields.render(content), ceilings.MAX_SUMMARY)

@@ -23,6 +23,8 @@ PATTERNS = (
     "send_email(*)",
     'Write(f ~ "*", g = "1")',
     'Read(f[*] = "x")',
+    'Write(f ~ "**/x")',
+    "[RW]*",
 )
 STATES = ("s", "t", "u")
 HEIGHTS = (

@@ -74,6 +74,7 @@ def _outcome(dice: Dice, flags: frozenset[str]) -> Doc:
     dice.maybe(body, 2, tokens=[0, 2, 5])
     if not dice.one_in(5):
         body["scores"] = {"injection": dice.pick([0, 0, 0, 0.6, 1])} | _scores(dice)
+    dice.maybe(body, 6, content=[{"a": 1}, ["ok"], 1, "", "a\nok b"], facts=[{"n": "1"}, {"n": None}])
     if dice.one_in(8):
         del body["content"]
     return body
