@@ -11,7 +11,7 @@ import fcntl
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiosqlite
@@ -138,7 +138,10 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
 
 async def _looked_into(uri: str) -> aiosqlite.Connection:
     opening = aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS)
-    opening._thread.daemon = True  # else a log that nobody closed keeps its process for ever, as a `sys.exit` in its block would
+    # Else a log that nobody closed keeps its process for ever, as a `sys.exit` in its block would. Before 0.22, which current
+    # frameworks for agents still ask for, the connection is the thread.
+    thread: Any = getattr(opening, "_thread", opening)
+    thread.daemon = True
     connection = await opening
     try:
         await connection.execute_fetchall("select 1 from records limit 1")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import date
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, DeferredToolResults, RunContext, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -98,6 +101,43 @@ async def test_what_pydantic_ai_gives_a_tool_is_not_for_the_gate(tmp_path: Path)
         assert await made.outcomes() == [("read", "success"), ("ask", "error"), ("ask", "success")]
     heard = [part.content for said in second.all_messages() for part in said.parts if isinstance(part, ToolReturnPart)]
     assert heard == ["the text of a for kim", "a person was asked: ?"]
+
+
+class Place(BaseModel):
+    city: str
+    force: bool = Field(default=False, exclude=True)
+
+
+class Kind(Enum):
+    SOON = "soon"
+
+
+async def test_typed_arguments_are_asked_for_as_json_and_made_anew_from_what_was_decided(tmp_path: Path) -> None:
+    """Found by trying: Pydantic AI and CrewAI give models, dates and enums to functions, and such calls were refused."""
+    got: list[Any] = []
+
+    async def read(place: Place, day: date, kinds: list[Kind], note: str = "") -> str:
+        got.append((place, day, kinds, note))
+        return "done"
+
+    async def refund(place: Place) -> str:
+        got.append(place)
+        return "done"
+
+    async def ask(anything) -> str:  # type: ignore[no-untyped-def]
+        return "done"
+
+    async with asked(tmp_path) as made:
+        looking, paying, asking = gated_functions(made.run, [read, refund, ask], wait=True)
+        assert await looking(Place(city="Rome", force=True), day=date(2026, 11, 30), kinds=[Kind.SOON]) == "done"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: made.answer(args={"place": {"city": "Oslo"}}))
+            assert await paying(Place(city="Rome")) == "done"
+        assert "not JSON" in await asking(Place(city="Rome"))
+        first, second = (call.args for call in await made.asked_for())
+    assert first == {"place": {"city": "Rome"}, "day": "2026-11-30", "kinds": ["soon"], "note": ""}
+    assert second == {"place": {"city": "Rome"}}
+    assert got == [(Place(city="Rome"), date(2026, 11, 30), [Kind.SOON], ""), Place(city="Oslo")]
 
 
 async def test_what_is_no_function_is_said_at_once(tmp_path: Path) -> None:
