@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from immutables import Map
 from msgspec.structs import replace
 
 from gated.core.decide import record
@@ -302,6 +303,10 @@ async def test_a_place_is_used_once_or_not_at_all(cluster: JetStreamBackend, tmp
         said = Said(thread, RunId("r"), started, 1, 1, None, None)
         assert (await session.places.told(ThreadState(thread), said)).place
     assert (await session.row()).held == 2
+    again = await session.places.told(replace(ThreadState(used), open_runs=Map({WORKER: 1})), said)
+    assert isinstance(again.observation, RunStarted)
+    assert (again.place, again.observation.open_elsewhere) == (True, 1)  # of two, one is on the run's own thread
+    session.places._tallies[WORKER].pending -= 1
     await session.store(session.open(used, place=True))
     session.places.follow(ThreadState(unused), ThreadState(unused), replace(said, place=True))  # it was denied for another reason
     own = session.places._tallies[WORKER]
@@ -350,14 +355,16 @@ async def test_rows_are_written_again_before_the_next_owner_would_have_much_to_r
         await session.store(session.open(first))
         await until_row(session, lambda row: row.held == 1)
         await session.store(*(session.open(thread, MAILER) for thread in others))
-        await until_row(session, lambda row: row.seen == session.log.reach)
+        await until_row(session, lambda row: row.seen == session.log.reach, asked=False)
         tasks.cancel_scope.cancel()
 
 
-async def until_row(session: Session, holds: Callable[[Row], bool]) -> None:
+async def until_row(session: Session, holds: Callable[[Row], bool], *, asked: bool = True) -> None:
+    """`asked`: it is written because somebody asks for it."""
     with anyio.fail_after(PATIENCE):
         while not holds(await session.row()):
-            session.places.look_again()
+            if asked:
+                session.places.look_again()
             await anyio.sleep(0.02)
 
 
