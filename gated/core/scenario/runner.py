@@ -189,11 +189,7 @@ class _Play:
         world = self.world
         match step.action:
             case "intent" | "batch":
-                calls = steps.calls_of(step)
-                answers = steps.intents(world, calls, step.mode, step.nesting)
-                places = {call.id: place for place, call in enumerate(calls)}
-                answers.sort(key=lambda answer: places.get(getattr(answer, "call", None), -1))
-                return answers, step.intent is not None
+                return steps.intents(world, steps.calls_of(step), step.mode, step.nesting), step.intent is not None
             case "outcome":
                 assert step.outcome is not None
                 return steps.outcome(world, step.outcome), True

@@ -14,9 +14,12 @@ from gated import canonical, ingress, strict_json
 from gated.core.scenario import scoring
 from gated.core.scenario.format import CallEntry, OutcomeEntry, ResolveEntry, RunEntry, StepEntry, SwitchEntry
 from gated.core.scenario.world import World, call_id
+from gated.core.state import RunState
 from gated.events import (
     AbortRequested,
     AgentId,
+    CallId,
+    CallRefused,
     ForgetRequested,
     IntentsReceived,
     MessageRefused,
@@ -42,8 +45,40 @@ def intents(world: World, calls: tuple[CallEntry, ...], mode: Any, nesting: str 
     read = (_wanted(call, position, limits) for position, call in enumerate(calls))
     wanted = tuple(scoring.scored(world, one, call.scores) for one, call in zip(read, calls, strict=True))
     said = nesting or next((call.nesting for call in calls if call.nesting is not None), None)
-    explicit = said == "explicit"
-    return world.observe(IntentsReceived(world.sender, wanted, mode, "explicit" if explicit else "inferred"))
+    explicit, before = said == "explicit", world.run_state
+    answers = world.observe(IntentsReceived(world.sender, wanted, mode, "explicit" if explicit else "inferred"))
+    return _in_order(before, wanted, answers)
+
+
+def _in_order(before: RunState | None, wanted: tuple[Wanted, ...], answers: Answers) -> Answers:
+    """The answers in the order of the calls that they are to; first what the message led to for other calls."""
+    told: dict[CallId | None, tuple[Answers, Answers]] = {call.id: ([], []) for call in wanted}
+    ordered: Answers = []
+    for answer in answers:
+        verdicts, refusals = told.get(getattr(answer, "call", None), (ordered, ordered))
+        (refusals if isinstance(answer, CallRefused) else verdicts).append(answer)
+    known = _digests(before, wanted)
+    last = {call.id: place for place, call in enumerate(wanted)}
+    for place, call in enumerate(wanted):
+        verdicts, refusals = told[call.id]
+        taken = call.refused is None and canonical.args_digest(call.tool, call.args) == known[call.id]
+        queue = verdicts if taken else refusals
+        ordered += [queue.pop(0)] if queue else []
+        if last[call.id] == place:  # one that waited has two answers where the message ends its run
+            ordered += verdicts + refusals
+    return ordered
+
+
+def _digests(before: RunState | None, wanted: tuple[Wanted, ...]) -> dict[CallId | None, str]:
+    """What each id stands for: a call that the run knew, or the first of the message that could be read."""
+    digests: dict[CallId | None, str] = {}
+    for call in wanted:
+        met = None if before is None or call.id is None else before.known(call.id)
+        if met is not None:
+            digests[call.id] = met.args_sha256
+        elif call.refused is None:
+            digests.setdefault(call.id, canonical.args_digest(call.tool, call.args))
+    return digests
 
 
 def _wanted(call: CallEntry, position: int, limits: strict_json.Limits) -> Wanted:
