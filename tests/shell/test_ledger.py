@@ -198,6 +198,8 @@ async def test_a_record_on_its_way_while_its_agent_begins_to_be_counted_counts_o
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(own._count, [WORKER])
         await until_held(log, [n == partition for n in range(4)])
+        await anyio.sleep(0.1)
+        assert await held(log) == [n == partition for n in range(4)]  # no less is written before it is known to be stored
         own.stored([opened])
     assert own._tallies[WORKER].row() == (await ledger_of(log).rows())[partition] == Row(log.epoch, log.reach, 1, 1)
 
