@@ -194,11 +194,9 @@ class Step:
         barred = memory.barred.get(self.place)
         if barred is None and body.run not in self.state.runs:
             return self._as_first(wanted, decided)
-        barred = barred or may_speak(Turn(tried, self.state, body.run, body.at), agent)
+        barred = self._silenced(agent, barred is not None) or barred
         if barred is not None:
             return Verdict("deny", barred[0].partition(".")[0], *barred)
-        if decided.code == "batch.sibling_refused":
-            return _verdict(decided)  # whatever the rules say of it
         observation, failed = body.observation, memory.failed.get(self.place)
         if self.atomic is None and failed:
             return Verdict("deny", "lifecycle", *ended_reason(plea.tool, "failed", failed))
@@ -211,6 +209,12 @@ class Step:
         if judged.asks and decided.known:
             memory.asked(self.place).asks[plea.id] = trial.sources(judged)
         return _verdict(judged.decided)
+
+    def _silenced(self, agent: AgentId, unopened: bool) -> tuple[str, str] | None:
+        """Why the agent may not speak. A run that would never have been opened has no owner: its thread has."""
+        state, body = self.state, self.body
+        state = replace(state, runs=state.runs.delete(body.run)) if unopened else state
+        return may_speak(Turn(self.on_trial.acted, state, body.run, body.at), agent)
 
     def _knowing(self, calls: Iterable[CallId]) -> ThreadState:
         """The state with those of these calls that were asked for and not allowed: what is asked again is not decided anew."""
