@@ -1,4 +1,4 @@
-"""A week of runs in minutes: scripts/soak [--days 7] [--runs 2000] [--json] [--leak]
+"""Days of runs in minutes: scripts/soak [--days 12] [--runs 2000] [--json] [--leak]
 
 One gate, in this process, with the clock of its deadlines set forward. A day is so many runs of eight kinds: finished, suspended
 with nobody to answer, forgotten by their agent, aborted after calls that came twice, approved, rejected, with personal data that
@@ -224,7 +224,7 @@ def left_by_a_run(found: Sequence[Day], count: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=int, default=7, help="at least 6")
+    parser.add_argument("--days", type=int, default=12, help="at least 6")
     parser.add_argument("--runs", type=int, default=2000, help="of a day; at least 1600")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--leak", action="store_true", help="keep one object of each run")
