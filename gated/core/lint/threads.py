@@ -24,9 +24,11 @@ def threads(policy: Policy, states: list[ThreadState]) -> list[Advice]:
 def _thread(subject: Subject, state: ThreadState) -> Iterator[Advice]:
     for agent, runs in _agents(state).items():
         profile = subject.policy.agents.get(agent)
+        if profile is None:
+            continue
         found: dict[str, dict[str, None]] = {}
-        for run in runs if profile is not None else ():
-            for machine, shown in stray(profile.machines, state.order, run) if profile is not None else ():
+        for run in runs:
+            for machine, shown in stray(profile.machines, state.order, run):
                 found.setdefault(machine, {})[shown] = None
         for machine, strangers in found.items():
             yield Advice(machine_place(subject, agent, machine), _message(state, machine, sorted(strangers)))
