@@ -91,6 +91,20 @@ def test_messagepack_that_could_hide_something_is_refused(data: bytes) -> None:
     assert said.code in ("ingress.shape", "ingress.args")
 
 
+def test_deadly_messagepack_is_refused_as_the_same_json_is() -> None:
+    deep = b"\x91" * 100_000 + b"\x90"
+    for data, reason in (
+        (packed(math.nan), "`NaN` is not a JSON number, at `args`"),
+        (packed([1, -math.inf]), "`-Infinity` is not a JSON number, at `args[1]`"),
+        (b"\xa3\xed\xa0\x80", "not MessagePack of JSON values: Invalid UTF-8 encoded string"),  # a lone surrogate
+        (packed({"k" * 1025: 1}), f"a key of more than 1024 bytes, at `args.{'k' * 80}`"),
+        (deep, "nested deeper than 64"),
+    ):
+        said = read(AGENT, b"\x81\xa4args" + data, MSGPACK)
+        assert isinstance(said, MessageRefused)
+        assert (said.code, said.reason) == ("ingress.args", reason)
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -38,6 +40,7 @@ from gated.wire.subjects import Origin
 MAX_PAYLOAD: Final = 1_048_576
 MOST_QUESTIONS: Final = 100  # calls that one `can_i` asks about
 MSGPACK: Final = "application/msgpack"
+_TORN: Final = "Invalid UTF-8"  # how msgspec begins what it says of such text
 
 
 class RunStart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="run.start", kw_only=True):
@@ -202,7 +205,7 @@ def read(
 def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) -> Inbound:
     try:
         packed = content_type is not None and content_type.partition(";")[0].strip().lower() == MSGPACK
-        text = _json_of(data) if packed else data  # so that one parser says what is allowed
+        text = _json_of(data, limits) if packed else data  # so that one parser says what is allowed
         plain = strict_json.plainly(text, _IN.decode, limits)
         if plain is not None:
             return plain
@@ -214,16 +217,24 @@ def _parse(data: bytes, content_type: str | None, limits: strict_json.Limits) ->
         raise unfit(str(error)) from error
 
 
-def _json_of(data: bytes) -> bytes:
+def _json_of(data: bytes, limits: strict_json.Limits) -> bytes:
     """MessagePack in its shortest form as JSON. Any other form could hide a duplicate key; bytes and NaN are no JSON."""
-    if len(data) > MAX_PAYLOAD:
-        raise Unreadable("ingress.too_large", f"{len(data)} bytes, at most {MAX_PAYLOAD} are taken")
+    if len(data) > limits.payload:
+        raise Unreadable("ingress.too_large", f"{len(data)} bytes, at most {limits.payload} are taken")
     try:
         value = msgspec.msgpack.decode(data)
         if msgspec.msgpack.encode(value) != data:
             raise ValueError("not in the shortest form, or with a duplicate key")
+    except RecursionError as error:
+        raise Unreadable("ingress.args", f"nested deeper than {limits.depth}") from error
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        kind = "args" if str(error).startswith(_TORN) else "shape"
+        raise Unreadable(f"ingress.{kind}", f"not MessagePack of JSON values: {error}") from error
+    try:
         return canonical.encode(value)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
+    except ValueError as error:
+        with suppress(TypeError):
+            strict_json.parse(json.dumps(value).encode(), limits)  # where NaN stands is said of JSON
         raise Unreadable("ingress.shape", f"not MessagePack of JSON values: {error}") from error
 
 
