@@ -43,12 +43,18 @@ def receive_each(turn: Turn, intents: IntentsReceived, barred: tuple[str, str] |
     run, nesting = turn.opened, intents.nesting
     others = 0 if run is None else len(run.in_flight)
     for wanted in intents.calls:
-        if wanted.refused is not None:
-            turn.refuse(wanted.refused, wanted.why or "", wanted.id)
-        elif barred is not None:
-            turn.turn_away(denied(call_of(wanted, "inferred", 0), *barred, known=False, hop=False))
+        if barred is None or wanted.refused is not None:
+            receive(turn, wanted, nesting, others)
         else:
-            each(turn, call_of(wanted, nesting, others))
+            turn.turn_away(denied(call_of(wanted, "inferred", 0), *barred, known=False, hop=False))
+
+
+def receive(turn: Turn, wanted: Wanted, nesting: str, others: int) -> None:
+    """Decide one call of a message to the run of the turn; `others` calls of other messages were in flight when it came."""
+    if wanted.refused is not None:
+        turn.refuse(wanted.refused, wanted.why or "", wanted.id)
+    else:
+        each(turn, call_of(wanted, nesting, others))
 
 
 def call_of(wanted: Wanted, nesting: str, others: int) -> Call:

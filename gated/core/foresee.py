@@ -26,7 +26,6 @@ from gated.events import (
     CanIAsked,
     Decided,
     Foreseen,
-    IntentsReceived,
     Limit,
     Remaining,
     Unit,
@@ -124,21 +123,26 @@ def _limit(key: str, code: str, unit: Unit, limit: float, used: float) -> Limit:
 def _verdicts(turn: Turn, asked: CanIAsked) -> Iterator[Foreseen]:
     """Of each call, decided on what those before it would leave."""
     trial = Turn(_without_detectors(turn), turn.state, turn.run_id, turn.at)
-    calls.receive_each(trial, IntentsReceived(asked.by, asked.calls, "each", asked.nesting), None)
-    turn.unfollowed += trial.unfollowed
-    said: dict[CallId | None, Foreseen] = {}
-    for answer in (*trial.decisions, *trial.replies):
-        if isinstance(answer, CallDecided):
-            said.setdefault(answer.call, _foreseen(turn, answer))  # a later one cancels what waits: a call after it ends the run
-        elif isinstance(answer, CallRefused):
-            said[answer.call] = _refused(answer)
-        elif isinstance(answer, Repeat):
-            known = trial.run.known(answer.call)
-            assert known is not None
-            said[answer.call] = _repeated(answer.call, known)
+    others = len(trial.run.in_flight)
     for wanted in asked.calls:
-        if wanted.id in said:
-            yield replace(said[wanted.id], tool=wanted.tool)
+        decided, replied = len(trial.decisions), len(trial.replies)
+        calls.receive(trial, wanted, asked.nesting, others)
+        # what comes first is of the call: others that wait are cancelled behind it, where it ends the run
+        first = next(each for each in (*trial.decisions[decided:], *trial.replies[replied:]) if isinstance(each, _ANSWERS))
+        said = _foreseen(turn, first) if isinstance(first, CallDecided) else _untaken(trial, first)
+        yield replace(said, tool=wanted.tool)
+    turn.unfollowed += trial.unfollowed
+
+
+_ANSWERS: Final = (CallDecided, CallRefused, Repeat)
+
+
+def _untaken(trial: Turn, answer: CallRefused | Repeat) -> Foreseen:
+    if isinstance(answer, CallRefused):
+        return _refused(answer)
+    known = trial.run.known(answer.call)
+    assert known is not None
+    return _repeated(answer.call, known)
 
 
 def _refused(refused: CallRefused) -> Foreseen:

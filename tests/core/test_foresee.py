@@ -151,6 +151,29 @@ def test_what_is_foreseen_is_what_is_decided_then_and_asking_changes_nothing() -
     assert compared > 300
 
 
+def test_each_call_of_a_question_has_its_own_answer_whatever_its_id() -> None:
+    acts = Acts(POLICY)
+    acts.run("T")
+    calls = [("c1", "T", {}), ("c1", "T", {"n": 1}), ("new", "T", {}), ("new", "T", {"n": 1}), ("new", "T", {})]
+    wanted = [wanted_from({"id": name, "tool": tool, "args": args}) for name, tool, args in calls]
+    wanted += [wanted_from({"id": name}, position) for position, name in ((5, "a b"), (6, "c d"))]
+    (answer,) = acts.world.observe(CanIAsked(acts.world.sender, tuple(wanted), "explicit"))
+    assert isinstance(answer, Remaining)
+    known = (None, "the call is known: its verdict stands")
+    conflict = "ingress.id_conflict"
+    assert [(said.decision, said.code) for said in answer.verdicts] == [
+        ("allow", None),
+        ("refused", conflict),
+        ("allow", None),
+        ("refused", conflict),
+        ("allow", None),
+        ("refused", "ingress.id"),
+        ("refused", "ingress.id"),
+    ]
+    assert [(answer.verdicts[place].code, answer.verdicts[place].reason) for place in (0, 4)] == [known, known]
+    assert [str(said.reason).partition(" ")[0] for said in answer.verdicts[5:]] == ["calls[5].id", "calls[6].id"]
+
+
 def test_a_question_is_of_at_most_a_hundred_calls_and_of_agents_only() -> None:
     def read(role: Any, calls: int) -> str:
         origin = Origin(ThreadId("t"), RunId("r"), Sender(role, "a"))
