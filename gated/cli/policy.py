@@ -34,23 +34,23 @@ from gated.core.scenario import Result, run_document
 from gated.core.schema import policy_schema
 from gated.documents import Document
 from gated.shell.embedding import prepared
-from gated.shell.policies import load_document, read_document
+from gated.shell.policies import load_document, read_document, scenario_documents
 
 app = group("Check, test and look at a policy.", "gated policy check policy.yaml")
 
 
 def run_scenarios(
-    files: Annotated[list[Path], typer.Argument(help="Scenario files.", metavar="FILE…")],
+    files: Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.", metavar="FILE…")],
     seed: Annotated[int, typer.Option(help="Draws the interleavings of concurrent steps.")] = 0,
     json_: Json = False,
 ) -> None:
-    """Run scenario files. Exit status 0: all hold; 1: one fails; 2: a file cannot be read."""
+    """Run scenario files; of a folder, all that are in it. Exit status 0: all hold; 1: one fails; 2: a file cannot be read."""
 
     async def work() -> list[Result]:
         results: list[Result] = []
-        for file in files:
-            for result in run_document(_scenarios(file), partial(_beside, file), seed, load_document, prepared):
-                results.append(msgspec.structs.replace(result, file=str(file)))
+        for document in [document for file in files for document in scenario_documents(file)]:
+            for result in run_document(document, partial(_beside, Path(document.file)), seed, load_document, prepared):
+                results.append(result)
                 if json_:
                     say_json(results[-1])
                 else:
@@ -63,13 +63,6 @@ def run_scenarios(
         say(f"{len(results) - failed} passed, {failed} failed")
     if failed:
         raise typer.Exit(NO)
-
-
-def _scenarios(file: Path) -> Document:
-    document = read_document(file)
-    if isinstance(document.data, dict) and "agents" in document.data and "scenarios" not in document.data:
-        fail(f"`{file}` is a policy, not a file of scenarios: `gated policy check {file}` looks at it")
-    return document
 
 
 def _beside(file: Path, name: str) -> Document:

@@ -6,10 +6,20 @@ INVARIANT: nothing is skipped: unknown keys, duplicate keys, wrong types raise `
 This package reads no files and knows nothing of policies.
 """
 
-from gated.documents.decoding import decode
+from gated.documents.decoding import decode, did_you_mean
 from gated.documents.document import Document, DocumentError, Place
 from gated.documents.merging import merge_documents
 from gated.documents.reading import parse_document
 from gated.documents.writing import write_flow, write_yaml
 
-__all__ = ["Document", "DocumentError", "Place", "decode", "merge_documents", "parse_document", "write_flow", "write_yaml"]
+__all__ = [
+    "Document",
+    "DocumentError",
+    "Place",
+    "decode",
+    "did_you_mean",
+    "merge_documents",
+    "parse_document",
+    "write_flow",
+    "write_yaml",
+]

@@ -89,7 +89,7 @@ def _in_struct(value: dict[str, Any], kind: type[Struct], path: Path) -> Mistake
             yield from _mistakes(item, fields[key].type, (*path, key))
         elif config.forbid_unknown_fields and key != config.tag_field:
             where = f" in `{path_text(path)}`" if path else ""
-            yield (*path, key), f"unknown key `{key[:_SHOWN]}`{where}{_suggest(key, fields)}"
+            yield (*path, key), f"unknown key `{key[:_SHOWN]}`{where}{did_you_mean(key, fields)}"
     for name, field in fields.items():
         if field.required and name not in value:
             where = f" in `{path_text(path)}`" if path else ""
@@ -136,7 +136,7 @@ def _explain(value: Any, kind: Any, path: Path, said: str) -> str:
     only_choices = len(choices) > 0 and all(get_origin(f) is Literal or f is type(None) for f in _alternatives(kind))
     if choices and (only_choices or said.startswith("Invalid enum value")):
         wanted = " or ".join(f"`{choice}`" for choice in choices)
-        return f"{subject} wants {wanted}, not `{shown}`{_suggest(value, (c for c in choices if isinstance(c, str)))}"
+        return f"{subject} wants {wanted}, not `{shown}`{did_you_mean(value, (c for c in choices if isinstance(c, str)))}"
     if "matching regex" in said and (words := _words(kind)) is not None:
         return f"{subject} wants {words}; not `{shown}`"
     if match := _WRONG_TYPE.fullmatch(said):
@@ -164,6 +164,7 @@ def _show(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _suggest(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """The end of a sentence on a word that is not known: the known one that is nearest to it, where one is near."""
     near = difflib.get_close_matches(word[:_SHOWN], list(known), n=1, cutoff=0.7) if isinstance(word, str) else []
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -14,18 +14,37 @@ from gated.core.policy import Policy
 from gated.documents import Document, DocumentError, merge_documents, parse_document
 from gated.shell.barriers import FunctionMissing, complete, stored_functions
 from gated.shell.embedding import EmbeddingsMissing, require
+from gated.shell.kinds import Kind, kind_of, neither
 
 ENDINGS: Final = (".yaml", ".yml", ".json")
+READ: Final = "what ends in .yaml, .yml or .json is read, as a policy or as scenarios"
+SCHEMA: Final = "this is a JSON Schema, by which editors check policies"
 
 
 def read_document(path: Path) -> Document:
     """One file, or all the policy files of a folder as one. Raises `DocumentError`."""
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in ENDINGS)
-        if not files:
-            raise DocumentError(str(path), 0, f"the folder holds no policy: no file ends in {', '.join(ENDINGS)}")
-        return merge_documents([_read(file) for file in files], str(path))
-    return _read(path)
+    if not path.is_dir():
+        return _read(path)
+    files = in_folder(path, Kind.policy)
+    if not files:
+        raise DocumentError(str(path), 0, f"the folder holds no policy: {READ}")
+    return merge_documents(files, str(path))
+
+
+def in_folder(folder: Path, kind: Kind) -> list[Document]:
+    """The files of a folder that are of this kind, those of its own folders not. Raises `DocumentError`, also for a file of
+    which nobody can tell what it is.
+    """
+    found = [_read(file) for file in sorted(folder.iterdir()) if file.suffix in ENDINGS]
+    for document in found:
+        if kind_of(document) is Kind.neither:
+            raise _unknown(document)
+    return [document for document in found if kind_of(document) is kind]
+
+
+def _unknown(document: Document) -> DocumentError:
+    error = neither(document)
+    return DocumentError(error.file, error.line, f"{error.message} (of a folder {READ}: keep other files elsewhere)")
 
 
 def _read(path: Path) -> Document:
@@ -36,10 +55,38 @@ def _read(path: Path) -> Document:
 
 
 def policy_document(path: Path) -> Document:
-    """The document of a policy. Raises `DocumentError`, which says how to begin where none is."""
+    """The document of a policy. Raises `DocumentError`, which says how to begin where none is, and what else a file is."""
     if not path.exists():
         raise DocumentError(str(path), 0, "there is no such file: `gated policy init` writes a policy to begin with")
-    return read_document(path)
+    document = read_document(path)
+    match kind_of(document):
+        case Kind.scenarios:
+            raise DocumentError(str(path), 0, f"these are scenarios, not a policy: `gated policy test {path}` runs them")
+        case Kind.schema:
+            raise DocumentError(str(path), 0, SCHEMA)
+        case Kind.neither if document.data:
+            raise neither(document)
+        case _:
+            return document
+
+
+def scenario_documents(path: Path) -> list[Document]:
+    """A file of scenarios, or all that are in a folder. Raises `DocumentError`, which says what else a file is."""
+    if path.is_dir():
+        found = in_folder(path, Kind.scenarios)
+        if not found:
+            raise DocumentError(str(path), 0, f"the folder holds no scenarios: {READ}, and in no file are `scenarios`")
+        return found
+    document = _read(path)
+    match kind_of(document):
+        case Kind.policy:
+            raise DocumentError(str(path), 0, f"this is a policy, not scenarios: `gated policy check {path}` looks at it")
+        case Kind.schema:
+            raise DocumentError(str(path), 0, SCHEMA)
+        case Kind.neither if document.data and "scenarios" not in document.data:
+            raise neither(document)
+        case _:
+            return [document]
 
 
 def read_policy(path: Path) -> Policy:

@@ -195,6 +195,20 @@ def sound(folder: Path) -> bool:
     )[0] == 0
 
 
+def test_what_init_writes_is_checked_and_tested_as_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    gated("policy", "init", folder, "--template", "payments")
+    whole, alone = (json.loads(gated("policy", "check", path, "--json")[1]) for path in (folder, folder / "policy.yaml"))
+    assert whole == alone
+    told = gated("policy", "test", folder, "--json")[1]
+    assert told
+    assert told == gated("policy", "test", folder / "scenarios.yaml", "--json")[1]
+    (folder / "channels.yaml").write_text("version: 1\nchannels: {}\n")
+    for verb in ("check", "test"):
+        status, _, error = gated("policy", verb, folder)
+        assert (status, "channels.yaml:2: neither a policy nor scenarios" in error) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["coding-agent", "payments", "one-payment-per-invoice"])
 def test_init_from_a_template(name: str, tmp_path: Path) -> None:
     assert name in gated("policy", "init", "--template", "list")[1].split()
