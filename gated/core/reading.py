@@ -86,6 +86,11 @@ def _read_by_machine(machine: Machine, tool: str) -> Names:
     return _all((*(on.reads for on in watching), *key))
 
 
+def keyed_by(machine: Machine, hidden: Names) -> bool:
+    """Whether one of the hidden arguments is in the machine's key."""
+    return meet(_all(map(_first, machine.key.paths)), hidden)
+
+
 def _read_by_contract(contract: Contract, tool: str) -> Names:
     needed = () if contract.require is None else contract.require.expression.reads
     fields = [fields for root, fields in needed if root == "args" and contract.on.matches_name(tool)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gated.core.redaction.cover import MACHINE_KEY, revealed
 from gated.core.redaction.vault import Unreadable, Vault
-from gated.events import Body, CallDecided, Decision, Observation, TicketCall, TicketOpened
+from gated.events import Body, CallDecided, Decision, IntentsReceived, Observation, TicketCall, TicketOpened
 
 _DECODER: Final = msgspec.json.Decoder(Observation)
 
@@ -28,10 +28,18 @@ def said_in(body: Body, vault: Vault) -> Observation:
 def opened_body(body: Body, vault: Vault) -> Body:
     """The record with all that can be opened; what cannot stays as it is recorded."""
     try:
-        body = replace(body, observation=said_in(body, vault))
+        body = replace(body, observation=_known(said_in(body, vault), body.observation))
     except Unreadable:
         pass  # it is shown, or compared, as it stands
     return replace(body, decisions=tuple(_decision(decision, vault) for decision in body.decisions))
+
+
+def _known(said: Observation, recorded: Observation) -> Observation:
+    """What was said, its calls under the digests that the log knows them by: a keyed one is no digest of the arguments."""
+    if not isinstance(said, IntentsReceived) or not isinstance(recorded, IntentsReceived):
+        return said
+    pairs = zip(said.calls, recorded.calls, strict=False)  # of as many, but in a log that somebody made
+    return replace(said, calls=tuple(replace(call, args_sha256=known.args_sha256) for call, known in pairs))
 
 
 def _decision(decision: Decision, vault: Vault) -> Decision:

@@ -20,7 +20,7 @@ from gated.core.verdicts import Judged
 from gated.core.whatif.approving import why_void
 from gated.core.whatif.compared import Compared, Outcome, Verdict
 from gated.core.whatif.memory import OnTrial
-from gated.core.whatif.unknowns import unreadable, unscored
+from gated.core.whatif.unknowns import lost_by, unreadable, unscored
 from gated.events import (
     AbortRequested,
     AgentId,
@@ -160,6 +160,9 @@ class Step:
         if judged.decided.admission is None:
             turn = Turn(on_trial.watched, self.state, body.run, body.at)
             judged = calls.judge_by_pipeline(turn, plea, frozenset())
+        if admission := judged.decided.admission:
+            lost = lost_by(on_trial.policy.profile(agent), plea, admission.touches)
+            self.memory.lost.update((body.thread, machine) for machine in lost)
         self._apply(replace(judged.decided, hop=False, misfit=False, findings=(), phase=None))
 
     # --- what would have been decided --------------------------------------------------------------------------------
@@ -249,8 +252,8 @@ class Step:
         return _verdict(next(said, decided))
 
     def _unreadable(self, agent: AgentId, plea: Call) -> str | None:
-        on_trial = self.on_trial
-        return unreadable(on_trial.policy, on_trial.policy.profile(agent), self.body.thread, self.memory.blind, plea)
+        policy, memory = self.on_trial.policy, self.memory
+        return unreadable(policy, policy.profile(agent), self.body.thread, memory.blind, memory.lost, plea)
 
     def _compare(self, decided: CallDecided, derived: Verdict, unreadable: str | None) -> None:
         recorded = _verdict(decided)
@@ -328,6 +331,7 @@ class Step:
             scores=scores,
             links=said.links.get(call.call),
             embedding=None if edit else call.embedding,
+            args_sha256=decided.args_sha256,
         )
         asked = self.memory.asked(self.place)
         plea = calls.call_of(wanted, call.nesting, asked.beside(self.state.runs[body.run], call.call))

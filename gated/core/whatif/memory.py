@@ -50,6 +50,7 @@ class Memory:
         self.barred: dict[Place, tuple[str, str]] = {}  # runs that the policy on trial would not have opened, and why
         self.failed: dict[Place, str] = {}  # runs that it would have ended, and why
         self.blind: set[tuple[ThreadId, str]] = set()  # machines whose moves rest on a redacted result
+        self.lost: set[tuple[ThreadId, str]] = set()  # machines that calls moved whose keys nobody can read
         self._asked: dict[Place, Asked] = {}
 
     def asked(self, place: Place) -> Asked:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 
+from gated import canonical
 from gated.core.call import Call
 from gated.core.policy import Policy, Profile
-from gated.core.reading import NONE, hidden_in, reads_arguments
+from gated.core.reading import NONE, hidden_in, keyed_by, reads_arguments
 from gated.core.stages import semantic
 from gated.core.whatif.compared import Verdict
-from gated.events import ThreadId
+from gated.events import ThreadId, Touch
 
-Blind = Set[tuple[ThreadId, str]]  # machines of a thread whose moves rest on a redacted result
+Machines = Set[tuple[ThreadId, str]]
 
 
-def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind, plea: Call) -> str | None:
+def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Machines, lost: Machines, plea: Call) -> str | None:
     """Which rule would have to read what was redacted, or what was not recorded."""
     if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
         return "where its paths lead was not recorded"
@@ -26,7 +27,22 @@ def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Blind,
     for touch in profile.machines.touches(plea.tool, plea.args).touches if blind else ():
         if (thread, touch.machine) in blind:
             return f"machine `{touch.machine}` reads a result that was redacted"
+    for touch in profile.machines.touches(plea.tool, plea.args).touches if lost and _was_opened(plea) else ():
+        if (thread, touch.machine) in lost:
+            return f"machine `{touch.machine}` was moved by calls whose arguments were redacted"
     return None
+
+
+def _was_opened(plea: Call) -> bool:
+    """Whether something of the call was redacted, and is read with its key: the log knows it by a keyed digest."""
+    return plea.args_sha256 != canonical.args_digest(plea.tool, plea.args)
+
+
+def lost_by(profile: Profile, plea: Call, touches: Iterable[Touch]) -> Iterator[str]:
+    """The machines that a call moves under keys that were redacted: the same keys in calls that are opened are others."""
+    hidden = hidden_in(plea.args)
+    if hidden != NONE:
+        yield from (touch.machine for touch in touches if keyed_by(profile.machines.by_name[touch.machine], hidden))
 
 
 def unscored(policy: Policy, seen: semantic.Seen, plea: Call, recorded: Verdict, derived: Verdict) -> str | None:

@@ -29,6 +29,7 @@ from gated.events import (
     IntentsReceived,
     Observation,
     OutcomeReported,
+    Remember,
     ResolutionReceived,
     RunId,
     RunStarted,
@@ -282,6 +283,38 @@ def test_what_if_reads_what_was_kept() -> None:
     stricter = load_text(ENCRYPTED.replace("[send, pay, Read, Write, look]", '["look(iban = \\"x\\")"]'), file="new.yaml")
     assert [found.outcome for stored in gate.log for found in WhatIf(stricter).feed(stored)] == ["not_replayable"]
     assert [found.outcome for stored in gate.log for found in WhatIf(stricter, vault=gate.reader()).feed(stored)] == ["flipped"]
+
+
+def outcomes(gate: Kept) -> list[tuple[str, str, str]]:
+    """What its own policy says of a log, read with the keys: no verdict may flip."""
+    whatif = WhatIf(gate.policy, vault=gate.reader())
+    return [(found.call, found.outcome, found.why) for stored in gate.log for found in whatif.feed(stored)]
+
+
+def test_what_if_knows_opened_calls_by_the_digests_that_were_remembered() -> None:
+    gate = Kept()
+    assert gate.ask("c1", "pay", iban=IBAN).decision == "suspend"
+    gate.answer(gate.ticket(), remember=Remember("call"))
+    assert gate.ask("c2", "pay", iban=IBAN).decision == "allow"
+    assert gate.ask("c3", "pay", iban=IBAN, n=2).decision == "suspend"
+    assert [said[:2] for said in outcomes(gate)] == [(call, "unchanged") for call in ("c1", "c1", "c2", "c3")]
+
+
+def test_what_if_says_where_keys_that_are_gone_leave_a_machine_unknown() -> None:
+    gate, bob = Kept(), "bob@example.com"
+    assert gate.ask("c1", "send", to=bob).decision == "allow"
+    gate.say(OutcomeReported(AGENT, CallId("c1"), "success", "ok"))
+    assert gate.ask("c2", "send", to=bob).decision == "deny"
+    assert [said[1] for said in outcomes(gate)] == ["unchanged", "unchanged"]
+    gate.erase("thread:t")
+    assert [gate.ask(call, "send", to=to).decision for call, to in (("c3", bob), ("c4", "desk"))] == ["deny", "allow"]
+    unread = "machine `once` reads the arguments, which were redacted"
+    assert outcomes(gate) == [
+        ("c1", "not_replayable", unread),
+        ("c2", "not_replayable", unread),
+        ("c3", "not_replayable", "machine `once` was moved by calls whose arguments were redacted"),
+        ("c4", "unchanged", ""),
+    ]
 
 
 def test_a_ticket_is_opened_whole_for_an_auditor() -> None:
