@@ -340,7 +340,7 @@ class Step:
         void = self._void(judged, ticket, said, None if edit else asked.asks.get(call.call))
         recorded = Verdict(decided.decision, decided.stage, decided.code, decided.reason)
         unreadable = self._unreadable(agent, plea)
-        derived = _verdict(judged.decided) if judged.decided.decision == "deny" else None
+        derived = _verdict(judged.decided) if judged.decided.decision == "deny" and not unreadable else None
         outcome: Outcome = "not_replayable" if unreadable else "void" if void and decided.decision == "allow" else "unchanged"
         found = self._compared("approval", outcome, call.call, call.tool, recorded, derived, unreadable or void or "")
         if decided.decision == "allow":

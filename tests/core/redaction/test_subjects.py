@@ -285,6 +285,18 @@ def test_what_if_reads_what_was_kept() -> None:
     assert [found.outcome for stored in gate.log for found in WhatIf(stricter, vault=gate.reader()).feed(stored)] == ["flipped"]
 
 
+def test_what_if_says_of_no_approval_what_it_cannot_read() -> None:
+    gate = Kept()
+    gate.ask("c1", "pay", iban=IBAN)
+    gate.answer(gate.ticket())
+    stricter = load_text(ENCRYPTED.replace("[send, pay, Read, Write, look]", '["pay(iban = \\"x\\")"]'), file="new.yaml")
+    whatif = WhatIf(stricter)
+    found = [said for stored in gate.log for said in whatif.feed(stored)]
+    assert [(said.what, said.outcome, said.derived) for said in found] == [
+        (what, "not_replayable", None) for what in ("call", "approval")
+    ]
+
+
 def outcomes(gate: Kept) -> list[tuple[str, str, str]]:
     """What its own policy says of a log, read with the keys: no verdict may flip."""
     whatif = WhatIf(gate.policy, vault=gate.reader())
