@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from gated.core import answers, batches, calls, foresee, outcomes
+from gated.core import answers, batches, calls, flags, foresee, outcomes
 from gated.core.fold import advance
 from gated.core.order import engine
 from gated.core.redaction.cover import is_clear, look
@@ -56,7 +56,7 @@ from gated.events import (
 _Redacted = tuple[tuple[str, ...] | UnsetType, str | UnsetType, str | UnsetType]
 _WHOLE: Final[_Redacted] = (UNSET, UNSET, UNSET)
 
-MAX_SUMMARY: Final = 100  # machine instances that a steering message lists
+MAX_LISTED: Final = 100  # machine instances that a steering message lists, and the event of a run that is bound anew
 
 
 class Step(Struct, frozen=True, gc=False):
@@ -123,7 +123,7 @@ def record(
             decisions,
             registry.current.digest,
             state.head or GENESIS,
-            (),
+            turn.flags,
             input,
             redacted,
             subject,
@@ -273,8 +273,8 @@ def _finish(turn: Turn, finish: FinishRequested) -> None:
     steers = ("order", False) in profile.stages
     undone = engine.incomplete(profile.machines, turn.state.order, turn.run_id) if steers else ()
     if undone and run.continuations < continuation.max_continuations:
-        more = (f"and {len(undone) - MAX_SUMMARY} more",) if len(undone) > MAX_SUMMARY else ()
-        message = continuation.message.replace("{summary}", ", ".join((*undone[:MAX_SUMMARY], *more)))
+        more = (f"and {len(undone) - MAX_LISTED} more",) if len(undone) > MAX_LISTED else ()
+        message = continuation.message.replace("{summary}", ", ".join((*undone[:MAX_LISTED], *more)))
         turn.do(RunAnswered(status="steer", message=message))
         return
     grounded = run.grounded if profile.grounds else None
@@ -314,4 +314,5 @@ def _bind(turn: Turn, bind: PolicyBound) -> None:
         turn.refuse("ingress.id", f"no policy `{bind.policy}` is known: one is known once the gate has read its file")
         return
     strangers = engine.strangers(policy.profile(run.agent).machines, turn.state.order, turn.run_id)
-    turn.do(PolicyRebound(policy=bind.policy, strangers=strangers))
+    listed = strangers[:MAX_LISTED] if turn.follows(flags.LISTED) else strangers
+    turn.do(PolicyRebound(policy=bind.policy, strangers=listed, more=len(strangers) - len(listed)))

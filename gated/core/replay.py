@@ -103,10 +103,11 @@ class Replayer:
         if self._vault is not None:
             try:
                 said = said_in(body, self._vault)
-                return record(Registry(policy, self._known, self._vault, again=True), state, body.run, said, body.at, body.input)
+                registry = Registry(policy, self._known, self._vault, again=True, flags=body.flags)
+                return record(registry, state, body.run, said, body.at, body.input)
             except Unreadable as unreadable:
                 why = f" ({unreadable})" if unreadable.key is not None else ""
-        registry = Registry(policy, self._known, again=True)
+        registry = Registry(policy, self._known, again=True, flags=body.flags)
         try:
             refuse_unreadable(registry, state, body)
             return record(registry, state, body.run, body.observation, body.at, body.input, body)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gated import canonical
+from gated.core.flags import FLAGS
 from gated.core.fold import apply
 from gated.core.order.touching import Touched
 from gated.core.policy import Policy, Profile
@@ -80,6 +81,7 @@ class Registry(Struct, frozen=True, gc=False):
     known: Mapping[str, Policy]
     vault: Vault | None = None  # None: nothing is taken out, what was sealed stays shut (a replay)
     again: bool = False  # a record is decided again: what cannot be opened raises `Unreadable`
+    flags: tuple[int, ...] = FLAGS  # the logic in force; a record that is decided again has its own
 
 
 _BINDING: Final = frozenset({RunOpened, PolicyRebound})
@@ -91,13 +93,15 @@ class Turn:
     `opened` is the run, None where there is none (yet); `policy` is what it is bound to, or without a run the current one;
     `profile` is its agent's, or without a run nobody's. `unscored` is what detectors were not asked about, `unfollowed` the
     paths whose links nobody followed: whoever can should, and decide again. `cover` takes out of the decisions what must not
-    be written. `vault` seals for `subject`, where the policy keeps what was taken out.
+    be written. `vault` seals for `subject`, where the policy keeps what was taken out. `flags` are the logic flags that were
+    asked for and are in force.
     """
 
     __slots__ = (
         "at",
         "cover",
         "decisions",
+        "flags",
         "opened",
         "policy",
         "profile",
@@ -118,6 +122,7 @@ class Turn:
     subject: str
     unscored: tuple[Unscored, ...]
     unfollowed: tuple[Unfollowed, ...]
+    flags: tuple[int, ...]
 
     def __init__(self, registry: Registry, state: ThreadState, run_id: RunId, at: int, cover: Cover | None = None) -> None:
         self.registry = registry
@@ -126,7 +131,7 @@ class Turn:
         self.at = at if at > state.at else state.at
         self.decisions: list[Decision] = []
         self.replies: list[Reply] = []
-        self.unscored = self.unfollowed = ()
+        self.unscored = self.unfollowed = self.flags = ()
         self.cover = cover
         self._bind()
 
@@ -201,6 +206,14 @@ class Turn:
     def must_open(self) -> bool:
         """Whether what cannot be opened ends the turn: a record that is decided again is not replayable then."""
         return self.registry.again or self.registry.vault is None
+
+    def follows(self, flag: int) -> bool:
+        """Whether the logic of a flag is in force; the record will say so."""
+        if flag not in self.registry.flags:
+            return False
+        if flag not in self.flags:
+            self.flags = (*self.flags, flag)
+        return True
 
     def refuse(self, code: str, reason: str, call: CallId | None = None, ticket: TicketId | None = None) -> None:
         """Not taken. Past the cap of recorded refusals it is answered and not recorded."""

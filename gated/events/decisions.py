@@ -246,10 +246,13 @@ class Forgotten(Struct, frozen=True, gc=False, tag="forgotten", tag_field="kind"
 
 
 class PolicyRebound(Struct, frozen=True, gc=False, omit_defaults=True, tag="policy_rebound", tag_field="kind"):
-    """The run is bound to `policy` now; `strangers` are machine instances in states the new machines do not have."""
+    """The run is bound to `policy` now; `strangers` are machine instances in states the new machines do not have, and `more` of
+    them are not listed.
+    """
 
     policy: str
     strangers: tuple[str, ...] = ()
+    more: int = 0
 
 
 class DataErased(Struct, frozen=True, gc=False, tag="data_erased", tag_field="kind"):

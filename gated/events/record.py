@@ -17,7 +17,8 @@ GENESIS: Final = "0" * 64
 
 
 class Body(Struct, frozen=True, gc=False):
-    """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic flags.
+    """The hashed part of a record. `policy` is the digest of the policy that was current; `flags` the logic
+    flags that its decisions asked for.
 
     `redacted` are the places of the observation that were taken out before it was recorded; absent where that is none.
     Where a policy keeps them encrypted, `subject` says whose key they are sealed under, and `sealed` is the observation as it

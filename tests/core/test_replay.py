@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gated.core import state as states
 from gated.core.decide import record
+from gated.core.flags import LISTED
 from gated.core.fold import fold
 from gated.core.packed import Packed
 from gated.core.policy import Policy, load_text
@@ -22,6 +23,8 @@ from gated.events import (
     IntentsReceived,
     Observation,
     OutcomeReported,
+    PolicyBound,
+    PolicyRebound,
     Record,
     RunId,
     Sender,
@@ -95,6 +98,31 @@ def test_a_decision_that_was_changed_is_found() -> None:
     assert (difference.seq, difference.what) == (1, "call_decided")
     assert difference.recorded["decision"] == "deny"
     assert difference.derived["decision"] == "allow"
+
+
+@pytest.mark.parametrize(("instances", "listed"), [(3, 3), (100, 100), (130, 100)])
+def test_a_rebinding_lists_its_first_strangers_and_counts_the_others(instances: int, listed: int) -> None:
+    text = POLICY.replace("    machines:", "    checks: [privilege, order]\n    machines:")
+    renamed = text.replace("to: r}", "to: read}").replace("from: r,", "from: read,")
+    old, new = load_text(text, "policy.yaml"), load_text(renamed, "policy.yaml")
+    registry = Registry(old, {old.digest: old, new.digest: new})
+    says: list[Observation] = []
+    for number in range(instances):
+        call, args = CallId(f"c{number}"), {"f": f"{number:03}" + "\x00" * 1000}
+        says += [IntentsReceived(BY, (Wanted(call, "Read", args),)), OutcomeReported(BY, call, "success")]
+    state, records = ThreadState(ThreadId("t")), list[Record]()
+    for at, said in enumerate([*says, PolicyBound(Sender("operator", "o"), new.digest)]):
+        step, sealed = record(registry, state, RunId("r"), said, at, at + 1)
+        state = step.state
+        records += [sealed] if sealed is not None else []
+    body = unseal(records[-1])
+    (rebound,) = body.decisions
+    assert isinstance(rebound, PolicyRebound)
+    assert (len(rebound.strangers), rebound.more) == (listed, instances - listed)
+    assert list(rebound.strangers) == sorted(rebound.strangers)
+    assert body.flags == (LISTED,)
+    assert len(records[-1].body) < 200_000
+    assert replay(records, registry.known.get) is None
 
 
 def test_a_policy_that_the_log_lacks_is_said() -> None:
