@@ -24,7 +24,7 @@ from gated.core.policy_file import StageName, Watchable
 from gated.core.runview import View
 from gated.core.stages import breaker, contracts, dcbf, dfa, privilege, semantic
 from gated.core.state import RunState, ThreadState
-from gated.events import MILLION, Decided, Embedding, Finding, RunId, Touch
+from gated.events import MILLION, Decided, Embedding, Finding, Phase, RunId, Touch
 
 
 class Seat(Struct, frozen=True, gc=False):
@@ -99,12 +99,11 @@ def _privilege(hearing: Hearing) -> tuple[Finding, ...]:
 
 def _dfa(hearing: Hearing) -> tuple[Finding, ...]:
     rules, run = hearing.profile.dfa, hearing.run
-    found = dfa.check(rules, run.dfa, _taken(hearing, rules, run), hearing.nested)
+    own = dfa.check_steps(rules, _taken(hearing, rules, run), exhausted=run.phase is Phase.EXHAUSTED)
+    found = own
     for seat in hearing.ancestors:
-        over = dfa.check_budget(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run))
-        if over is not None:
-            found += seat.says("dfa", (over,))
-    return found
+        found += seat.says("dfa", dfa.check_steps(seat.profile.dfa, _taken(hearing, seat.profile.dfa, seat.run)))
+    return found if own else found + dfa.check_way(rules, run.dfa, hearing.nested)
 
 
 def _taken(hearing: Hearing, rules: dfa.DfaRules, run: RunState) -> int:

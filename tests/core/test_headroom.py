@@ -48,11 +48,8 @@ def test_where_there_is_room_nobody_who_counts_says_anything(
     counted = thread if budget.thread else run
     said = [
         *privilege.check_budget(budget, counted, at, reserved),
-        *(
-            found
-            for phase in steps.calm
-            for found in dfa.check(steps, dfa.DfaState(phase), counted.steps + counted.in_flight, False)
-        ),
+        *dfa.check_steps(steps, counted.steps + counted.in_flight),
+        *(found for phase in steps.calm for found in dfa.check_way(steps, dfa.DfaState(phase), False)),
         *dcbf.check(profile.dcbf, BarrierState(run, thread), call),
     ]
     assert Phase.PLANNING in steps.calm

@@ -71,6 +71,6 @@ def test_a_core_that_decided_otherwise_would_be_found_out(monkeypatch: pytest.Mo
     """The comparison can fail: a step budget that is one too large does not go unnoticed."""
     from gated.core.stages import dfa
 
-    honest = dfa.check_budget
-    monkeypatch.setattr(dfa, "check_budget", lambda rules, taken: honest(rules, taken - 1))
+    honest = dfa.check_steps
+    monkeypatch.setattr(dfa, "check_steps", lambda rules, taken, exhausted=False: honest(rules, taken - 1, exhausted=exhausted))
     assert any(first_difference(*thrown(seed)) is not None for seed in range(100))

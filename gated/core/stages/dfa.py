@@ -109,20 +109,18 @@ def room(rules: DfaRules) -> Rooms:
     return room_of(rules.thread_steps, Headroom(load=rules.max_steps))
 
 
-def check_budget(rules: DfaRules, taken: int) -> Finding | None:
-    """The step budget alone: also asked of every ancestor whose budget the call would count in."""
-    if taken < rules.max_steps:
-        return None
-    return Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}")
+def check_steps(rules: DfaRules, taken: int, *, exhausted: bool = False) -> tuple[Finding, ...]:
+    """The step budget, which comes before loops and ways: of the run, and of every ancestor in whose budget the call counts.
+
+    `taken` are the steps taken or under way by whoever shares the budget; in EXHAUSTED every call is over it.
+    """
+    if taken < rules.max_steps and not exhausted:
+        return ()
+    return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}"),)
 
 
-def check(rules: DfaRules, state: DfaState, taken: int, nested: bool) -> tuple[Finding, ...]:
-    """`taken` are the steps taken or under way by whoever shares the budget."""
-    if state.phase is _EXHAUSTED:
-        return (Finding(STAGE, "deny", "dfa.step_budget", f"Step budget exhausted: {taken}/{rules.max_steps}"),)
-    over = check_budget(rules, taken)
-    if over is not None:
-        return (over,)
+def check_way(rules: DfaRules, state: DfaState, nested: bool) -> tuple[Finding, ...]:
+    """The loops of a nested call, the way to ACTING of any other."""
     if nested:
         if state.loops >= rules.max_loops:
             reason = f"Loop budget exhausted: {state.loops}/{rules.max_loops}"
