@@ -1,4 +1,8 @@
-"""`gated policy barriers`: how near recorded runs came to the edges of their safe set, and what the condition would refuse."""
+"""`gated policy barriers`: how near recorded runs came to the edges of their safe set, and what the condition would refuse.
+
+It takes no `--keys`, as commands do that decide again: barriers read tools, numbers and digests of the decisions, and tasks as
+they are recorded, never arguments. What was redacted, or is kept encrypted, changes no value.
+"""
 
 from __future__ import annotations
 

@@ -15,13 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from gated import canonical, ingress, strict_json
-from gated.cli.output import NO, Json, colour, draw, fail, run_async, say, say_json, short, telling
+from gated.cli.output import NO, Json, Keys, colour, draw, fail, run_async, say, say_json, short, telling
 from gated.cli.progress import progressed
 from gated.cli.reading import compiled, document_of
+from gated.cli.subjects import vault_of
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.explain import Case, Explanation, StageReport, Way, explain, recorded_case, wanted_case
 from gated.core.fold import fold
 from gated.core.policy import Policy
+from gated.core.redaction.vault import Vault
 from gated.core.stages.semantic import DETECTORS
 from gated.core.state import ThreadState
 from gated.documents import Document
@@ -50,12 +52,13 @@ def explain_call(
     args: Annotated[str, typer.Option(help="Its arguments, as JSON.")] = "{}",
     cost: Annotated[float | None, typer.Option(help="Its estimated cost in USD.")] = None,
     score: Annotated[list[str] | None, typer.Option(help="What a detector says of it, as secrets=0.2; may be repeated.")] = None,
+    keys: Keys = None,
     json_: Json = False,
 ) -> None:
     """Say what every stage finds of a call, and the smallest change that would have allowed it.
 
     A recorded call: --run R --call C. One that nobody made: --policy P --tool T --args JSON; with --run it is asked on the
-    state that the run is in.
+    state that the run is in. Where a rule would have to read what was redacted, that is said.
     """
     if (call is None) == (tool is None):
         fail("name a recorded call (--run, --call) or one that nobody made (--policy, --tool, --args)")
@@ -64,9 +67,10 @@ def explain_call(
     loaded = None if document is None else compiled(document)
     with telling():
         if call is not None:
-            found = _recorded(_seen(log, run, thread), run, call, loaded)
+            found = _recorded(_seen(log, run, thread, keys), run, call, loaded)
         else:
-            found = _hypothetical(_seen(log, run, thread), run, loaded, agent, _wanted(tool or "", args, cost, score or ()))
+            wanted = _wanted(tool or "", args, cost, score or ())
+            found = _hypothetical(_seen(log, run, thread, keys), run, loaded, agent, wanted)
         explanation = explain(found)
     if json_:
         say_json({"run": found.run_id, "agent": found.agent, "at": found.at, **_plain(explanation)})
@@ -108,6 +112,7 @@ class _Seen(Struct):
     records: list[Record] = []
     states: dict[ThreadId, ThreadState] = {}
     known: dict[str, Policy] = {}
+    vault: Vault | None = None
 
     def feed(self, record: Record) -> None:
         self.records.append(record)
@@ -115,7 +120,7 @@ class _Seen(Struct):
         self.states[record.thread] = fold(self.known, state, unseal(record), record.hash)
 
 
-def _seen(log: str | None, run: str | None, thread: str | None) -> _Seen:
+def _seen(log: str | None, run: str | None, thread: str | None, keys: Path | None) -> _Seen:
     if log is None or run is None:
         return _Seen()
 
@@ -126,7 +131,7 @@ def _seen(log: str | None, run: str | None, thread: str | None) -> _Seen:
             threads = {found for found in mine if thread in (None, found)}
             if len(threads) > 1:
                 fail(f"run `{run}` is on several threads: say which with --thread, of {', '.join(sorted(threads))}", NO)
-            seen = _Seen(known=await policies_of(opened))
+            seen = _Seen(known=await policies_of(opened), vault=vault_of(log, keys))
 
             def feed(record: Record) -> None:
                 if record.thread in threads:
@@ -143,7 +148,7 @@ def _seen(log: str | None, run: str | None, thread: str | None) -> _Seen:
 def _recorded(seen: _Seen, run: str | None, call: str, policy: Policy | None) -> Case:
     if run is None:
         fail("a recorded call is named by --run and --call")
-    found = recorded_case(seen.records, seen.known, run, call, policy, _compile)
+    found = recorded_case(seen.records, seen.known, run, call, policy, _compile, seen.vault)
     if found is None:
         fail(f"the log has no verdict on call `{call}` of run `{run}`", NO)
     return found
@@ -159,7 +164,8 @@ def _hypothetical(seen: _Seen, run: str | None, policy: Policy | None, agent: st
     who = agent or (None if current is None else current.agent) or _only_agent(policy)
     run_id = RunId(run or "explained")
     wanted = prepared_call(wanted, policy)
-    return wanted_case(policy, AgentId(who), wanted, state=state, run_id=run_id, known=known, compile=_compile)
+    asks = AgentId(who)
+    return wanted_case(policy, asks, wanted, state=state, run_id=run_id, known=known, compile=_compile, vault=seen.vault)
 
 
 def _state(seen: _Seen, run: str | None) -> ThreadState | None:
@@ -190,6 +196,7 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
         "policy": explanation.policy,
         "stages": explanation.stages,
         "ways": explanation.ways,
+        "unread": explanation.unread,
     }
 
 
@@ -201,6 +208,8 @@ def _print(case: Case, explanation: Explanation, document: Document | None) -> N
     if recorded is not None and recorded.decision != verdict.decision:
         approved = f"people approved it (ticket {recorded.ticket})" if recorded.ticket else "nothing stood against it"
         say(f"[yellow]the log says {recorded.decision}[/]: {escape(recorded.reason or approved)}")
+    if explanation.unread is not None:
+        say(f"[yellow]not certain[/]: {escape(explanation.unread)}")
     _grid([row for report in explanation.stages for row in _stage_rows(report)])
     if explanation.ways:
         say("What would have allowed it, the smallest change first:")

@@ -1,16 +1,22 @@
-"""`gated policy suggest`: an allow-list and scopes out of recorded runs."""
+"""`gated policy suggest`: an allow-list and scopes out of recorded runs.
+
+INVARIANT: what was redacted goes into no suggestion, whether its keys are here or not: a policy is copied and kept, and no
+erasure reaches it. The keys only let the suggestion be held against what was said.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from gated.cli.output import NO, Json, errors, fail, run_async, say_json, short, writing
+from gated.cli.output import NO, Json, Keys, errors, fail, run_async, say_json, short, writing
 from gated.cli.progress import progressed
+from gated.cli.subjects import vault_of
 from gated.cli.which_log import Folder, LogOption, log_of
 from gated.core.policy import Policy, load
 from gated.core.suggest import Watch, suggest
@@ -34,9 +40,13 @@ def suggest_policy(
     data: Folder = None,
     agent: Annotated[list[str] | None, typer.Option(help="Only this agent; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the policy to this file, not to standard output.")] = None,
+    keys: Keys = None,
     json_: Json = False,
 ) -> None:
-    """Make a policy of recorded runs, and say what it would have denied of them (on standard error)."""
+    """Make a policy of recorded runs, and say what it would have denied of them (on standard error).
+
+    What was redacted stays out of it. Calls for which it would have to read that are counted as not replayable.
+    """
     log = log_of(log_, data)
     watch, known = _watched(log)
     made = suggest(watch, known, agent or ())
@@ -46,7 +56,7 @@ def suggest_policy(
     head = HEAD.format(calls=f"{calls} call{'s' * (calls != 1)}", runs=f"{runs} recorded run{'s' * (runs != 1)}")
     text = head + write_yaml(made)
     policy = load(parse_document(text, file="suggested.yaml"))
-    found = _compared(log, policy)
+    found = _compared(log, policy, keys)
     if json_:
         say_json({"policy": made, "digest": policy.digest, **_counts(found), "denied": _denied(found), "freed": _freed(found)})
         return
@@ -70,13 +80,13 @@ def _watched(log: str) -> tuple[Watch, dict[str, Policy]]:
     return found
 
 
-def _compared(log: str, policy: Policy) -> list[Compared]:
+def _compared(log: str, policy: Policy, keys: Path | None) -> list[Compared]:
     """What the suggestion says of the log's calls, and of people's approvals of them, of the agents it is about."""
 
     async def work() -> list[Compared]:
         found: list[Compared] = []
         async with open_log(log) as opened:
-            whatif = WhatIf(policy, await archived_states(opened))
+            whatif = WhatIf(policy, await archived_states(opened), vault_of(log, keys))
             async for compared in fed(opened, progressed(opened, "deciding"), whatif.feed):
                 found += [item for item in compared if item.what != "finish" and item.agent in policy.agents]
         return found
@@ -87,7 +97,8 @@ def _compared(log: str, policy: Policy) -> list[Compared]:
 
 def _counts(found: list[Compared]) -> dict[str, int]:
     allowed = [item for item in found if item.recorded.decision == "allow"]
-    return {"allowed": len(allowed), "still_allowed": sum(item.outcome == "unchanged" for item in allowed)}
+    outcomes = Counter(item.outcome for item in allowed)
+    return {"allowed": len(allowed), "still_allowed": outcomes["unchanged"], "not_replayable": outcomes["not_replayable"]}
 
 
 def _denied(found: list[Compared]) -> list[Compared]:
@@ -104,6 +115,9 @@ def _report(found: list[Compared], out: Path | None) -> None:
     counts = _counts(found)
     where = f" in {out}" if out is not None else ""
     _tell(f"the policy{where} allows {counts['still_allowed']:,} of {some(counts['allowed'], 'recorded call')} that ran")
+    if counts["not_replayable"]:
+        blind = some(counts["not_replayable"], "call")
+        _tell(f"[yellow]not replayable[/]: {blind}, for it would have to read what was redacted")
     _list("[red]it would have denied[/]", _denied(found), lambda item: item.derived.reason if item.derived else item.why)
     _list("[yellow]it lets through what was not allowed[/]", _freed(found), lambda item: item.recorded.reason)
 

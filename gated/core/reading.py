@@ -28,6 +28,13 @@ def reads_arguments(policy: Policy, profile: Profile, tool: str, hidden: Names =
     return next((rule for rule, read in _readers(policy, profile, tool, hidden) if meet(read, hidden)), None)
 
 
+def unread(policy: Policy, profile: Profile, tool: str, args: Mapping[str, Any]) -> str | None:
+    """Which rule would have to read what was redacted of a call's arguments."""
+    hidden = hidden_in(args)
+    rule = None if hidden == NONE else reads_arguments(policy, profile, tool, hidden)
+    return None if rule is None else f"{rule} reads the arguments, which were redacted"
+
+
 def meet(read: Names, hidden: Names) -> bool:
     """Whether one of the hidden arguments is read."""
     if read is None or hidden is None:

@@ -16,6 +16,8 @@ from gated.core.call import Call
 from gated.core.calls import call_of
 from gated.core.fold import apply, fold
 from gated.core.policy import Policy, load
+from gated.core.redaction.opened import opened_body
+from gated.core.redaction.vault import Vault
 from gated.core.stages import semantic
 from gated.core.state import ThreadState
 from gated.core.turn import Registry, Turn
@@ -87,7 +89,7 @@ class Draft(Struct, frozen=True):
 class Case(Struct, frozen=True):
     """`draft` is the call as it was, `known` the policies of the thread's other runs, `at` the time of the call (µs).
 
-    `elsewhere` are the agent's open runs on other threads.
+    `elsewhere` are the agent's open runs on other threads. The `vault` knows which keys of machines were redacted.
     """
 
     draft: Draft
@@ -97,11 +99,13 @@ class Case(Struct, frozen=True):
     at: int
     recorded: CallDecided | None = None
     elsewhere: int = 0
+    vault: Vault | None = None
 
     def registry(self, draft: Draft) -> Registry:
         run = draft.state.runs.get(self.run_id)
         bound = {} if run is None else {run.policy: draft.policy}
-        return Registry(draft.policy, {**self.known, draft.policy.digest: draft.policy, **bound})
+        vault = None if self.vault is None else self.vault.for_trial()
+        return Registry(draft.policy, {**self.known, draft.policy.digest: draft.policy, **bound}, vault)
 
     def judge(self, draft: Draft) -> Judged:
         at, lifted = self.at + draft.later, draft.lifted or None
@@ -159,6 +163,7 @@ def wanted_case(
     known: Mapping[str, Policy] | None = None,
     at: int = 0,
     compile: Compile = compile_data,
+    vault: Vault | None = None,
 ) -> Case:
     """A call that nobody made: on the state of a run, or as the first of a new one."""
     policies = {**(known or {}), policy.digest: policy}
@@ -168,7 +173,7 @@ def wanted_case(
     run = found.runs[run_id]
     plea = call_of(replace(wanted, id=wanted.id or CallId("explained")), "explicit", len(run.in_flight))
     draft = Draft(policy, json.loads(policy.text), found, plea, compile=compile)
-    return Case(draft, policies, run_id, agent, max(at, found.at))
+    return Case(draft, policies, run_id, agent, max(at, found.at), vault=vault)
 
 
 class _Asked(Struct, frozen=True):
@@ -189,16 +194,18 @@ def recorded_case(
     call: str,
     policy: Policy | None = None,
     compile: Compile = compile_data,
+    vault: Vault | None = None,
 ) -> Case | None:
     """A recorded call on the state that it met; None where the log does not hold it.
 
-    Its latest verdict is explained: one that the run knows before those that left no trace in it, such as a stranger's.
+    Its latest verdict is explained: one that the run knows before those that left no trace in it, such as a stranger's. A
+    `vault` opens what was kept encrypted.
     """
     states: dict[ThreadId, ThreadState] = {}
     asked: dict[ThreadId, _Asked] = {}
     found: Case | None = None
     for record in records:
-        body = unseal(record)
+        body = unseal(record) if vault is None else opened_body(unseal(record), vault)
         state = states.get(body.thread) or ThreadState(body.thread)
         states[body.thread] = fold(known, state, body, record.hash)
         decided = next((d for d in body.decisions if isinstance(d, CallDecided) and d.call == call), None)
@@ -208,7 +215,7 @@ def recorded_case(
         now = _asked(body, decided, state, before)
         if now is not None:
             asked[body.thread] = now
-            found = _case(body, decided, state, known, now, policy, compile)
+            found = replace(_case(body, decided, state, known, now, policy, compile), vault=vault)
     return found
 
 

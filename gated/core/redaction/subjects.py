@@ -118,6 +118,19 @@ class KeysAtHand:
         return held
 
 
+class KeysForTrial:
+    """The same keys; what is sealed meanwhile, which nobody writes, is sealed under one that is no subject's."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def find(self, holder: str, *, to_seal: bool) -> Held:
+        return Held(_NOBODYS) if to_seal else self._keys.find(holder, to_seal=False)
+
+
+_NOBODYS: Final = SubjectKey(bytes(KEY_BYTES))
+
+
 def opened(sealed: Sealed, keys: Keys) -> bytes:
     """Raises `Unreadable`, with the reason: its key was erased, or is not here."""
     held = keys.find(sealed.holder, to_seal=False)

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from gated import canonical
-from gated.core.redaction.subjects import Keys, KeysAtHand, Unreadable, opened, parsed
+from gated.core.redaction.subjects import Keys, KeysAtHand, KeysForTrial, Unreadable, opened, parsed
 
 __all__ = ["SHOWN", "Unreadable", "Vault"]
 
@@ -43,6 +43,10 @@ class Vault:
         made = copy(self)
         made._keys = keys
         return made
+
+    def for_trial(self) -> Vault:
+        """The same vault for decisions that nobody writes: it never lacks a key to seal under."""
+        return self.with_keys(KeysForTrial(self._keys))
 
     def of_subject(self, subject: str) -> Vault:
         """The same vault, which seals under the key of a subject."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from gated import canonical
 from gated.core.call import Call
 from gated.core.policy import Policy, Profile
-from gated.core.reading import NONE, hidden_in, keyed_by, reads_arguments
+from gated.core.reading import NONE, hidden_in, keyed_by, unread
 from gated.core.stages import semantic
 from gated.core.whatif.compared import Verdict
 from gated.events import ThreadId, Touch
@@ -19,11 +19,9 @@ def unreadable(policy: Policy, profile: Profile, thread: ThreadId, blind: Machin
     """Which rule would have to read what was redacted, or what was not recorded."""
     if plea.links is None and profile.privilege.scope.paths_to_resolve(plea.tool, plea.args):
         return "where its paths lead was not recorded"
-    hidden = hidden_in(plea.args)
-    if hidden != NONE:
-        rule = reads_arguments(policy, profile, plea.tool, hidden)
-        if rule is not None:
-            return f"{rule} reads the arguments, which were redacted"
+    rule = unread(policy, profile, plea.tool, plea.args)
+    if rule is not None:
+        return rule
     for touch in profile.machines.touches(plea.tool, plea.args).touches if blind else ():
         if (thread, touch.machine) in blind:
             return f"machine `{touch.machine}` reads a result that was redacted"
