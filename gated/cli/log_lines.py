@@ -16,7 +16,6 @@ from gated.units import rfc3339
 
 COLUMNS = ("position", "at", "run", "seq", "by", "decision", "tool", "why")
 WHY = 90  # characters
-CALL = 12  # characters of its id, as in a run's story
 
 Row = tuple[object, ...]
 
@@ -89,9 +88,9 @@ def rows(position: int, body: Body) -> Iterator[Row]:
                 why = f"{decision.code or ''} {decision.reason or ''}".strip()
                 yield (*head, decision.decision, decision.tool, short(why, WHY))
             case CallRefused():
-                yield (*head, "refused", short(decision.call or "", CALL), short(f"{decision.code} {decision.reason}", WHY))
+                yield (*head, "refused", decision.call or "", short(f"{decision.code} {decision.reason}", WHY))
             case CallSettled():
-                yield (*head, decision.status, short(decision.call, CALL), short(decision.summary, WHY))
+                yield (*head, decision.status, decision.call, short(decision.summary, WHY))
             case DataErased():
                 yield (*head, "erased", "", short(f"the data of {decision.subject}", WHY))
             case _:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,7 @@ Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of
 
 NO, CANNOT = 1, 2
 STDOUT: Final = Path("-")
+LEAST: Final = 3  # characters of a name that is cut in the middle
 WIDEST: Final = 1 << 30  # characters of a line
 
 
@@ -130,6 +132,27 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most or not console.is_terminal else f"{text[: most - 1]}…"
 
 
+def told_apart(names: Iterable[str], most: int) -> dict[str, str]:
+    """Each name in at most so many cells, by a pipe whole; of those that begin alike, also the part in which they differ.
+
+    Names that cannot be told apart in so little room stay whole.
+    """
+    every = sorted(set(names))
+    shown = {name: name if not console.is_terminal else _cut(name, most) for name in every}
+    for before, name, after in zip(["", *every], every, [*every[1:], ""], strict=False):
+        alike = max(_alike(before, name), _alike(name, after))
+        if shown[name] != name and alike >= most - 1 >= LEAST:
+            head, room = most // 2, most - most // 2 - 1
+            shown[name] = f"{name[:head]}…{_cut(name[alike:], room)}"
+    several = Counter(shown.values())
+    return {name: text if several[text] == 1 else name for name, text in shown.items()}
+
+
+def _alike(one: str, other: str) -> int:
+    """With how many of the same characters they begin."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def _stacked(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     lines = [row[:-1] for row in (columns, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
@@ -137,15 +160,17 @@ def _stacked(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     while sum(widths) + 2 * len(widths) > console.width and max(map(mul, widths, spare)) > 1:
         widest = max(range(len(widths)), key=lambda at: widths[at] * spare[at])
         widths[widest] -= 1
+    shown = [told_apart(column, width) for column, width in zip(zip(*lines, strict=True), widths, strict=True)]
+    widths = [max(map(cell_len, cut.values())) for cut in shown]
     for number, (line, beneath) in enumerate(zip(lines, ("", *(row[-1] for row in rows)), strict=True)):
-        shown = "  ".join(_cut(cell, width) for cell, width in zip(line, widths, strict=True))
-        console.print(Text(shown.rstrip(), style="" if number else "bold"), no_wrap=True)
+        cells = "  ".join(set_cell_size(cut[cell], width) for cell, cut, width in zip(line, shown, widths, strict=True))
+        console.print(Text(cells.rstrip(), style="" if number else "bold"), soft_wrap=True)
         if beneath:
             console.print(Padding(Text(beneath, style="dim"), (0, 0, 0, 4)))
 
 
 def _cut(text: str, width: int) -> str:
-    return set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
+    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
 
 
 def place_of(thread: str, run: str) -> str:

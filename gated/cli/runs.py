@@ -138,13 +138,11 @@ def _story(body: Body) -> list[str]:
                 word = f"[{colour(decision.decision)}]{decision.decision:7}[/]"
                 why = f"  {decision.code}: {decision.reason}" if decision.code else ""
                 would = f"  (would {decision.would}: observed only)" if decision.would else ""
-                lines.append(f"{word} {escape(decision.tool)} [dim]{escape(short(decision.call, 12))}[/]{escape(why)}{would}")
+                lines.append(f"{word} {escape(decision.tool)} [dim]{escape(decision.call)}[/]{escape(why)}{would}")
             case CallRefused():
                 lines.append(f"[red]refused[/] {escape(decision.call or '')} {decision.code}: {escape(decision.reason)}")
             case CallSettled():
-                lines.append(
-                    f"[dim]{decision.status:7} {escape(short(decision.call, 12))} {escape(short(decision.summary, 80))}[/]"
-                )
+                lines.append(f"[dim]{decision.status:7} {escape(decision.call)} {escape(short(decision.summary, 80))}[/]")
                 lines += [f"[red]broken [/] {escape(finding.reason)}" for finding in decision.breached]
                 lines += [f"[cyan]remind [/] {escape(reminder.content)}" for reminder in decision.reminders]
             case RunAnswered():

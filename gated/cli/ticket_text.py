@@ -12,12 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gated.cli.output import told_apart
 from gated.core.order.templates import escape_text
 from gated.units import some
 
 Line = dict[str, Any]
 
 UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60))
+AGENT: Final = 16  # characters that an agent's name may take in a list
 NAME: Final = 30  # characters that a tool's name may take in a list
 ENDS: Final = {  # what a state means for the agent, where no verdict says more
     "rejected": "the agent is told",
@@ -56,17 +58,17 @@ def listing(lines: Sequence[Line], *, selected: int | None = None, width: int | 
     ids = selected is None
     drawn = Table(box=None, pad_edge=False, header_style="bold", expand=True, width=width, show_edge=False)
     longest = max((len(line["ticket"]) for line in lines), default=0) if ids else 1
-    names = min(16, max((len(line["agent"]) for line in lines), default=0))
+    agents = told_apart((line["agent"] for line in lines), AGENT)
     drawn.add_column("ticket" if ids else " ", no_wrap=True, width=longest)
     drawn.add_column("left", justify="right", no_wrap=True, width=4)
-    drawn.add_column("agent", no_wrap=True, width=max(names, 5), overflow="ellipsis")
+    drawn.add_column("agent", no_wrap=True, width=max(map(len, ("agent", *agents.values()))))
     drawn.add_column("call", no_wrap=True, overflow="ellipsis", ratio=3)
     drawn.add_column("why", no_wrap=True, overflow="ellipsis", ratio=2)
     for number, line in enumerate(lines):
         chosen = number == selected
         style = "reverse" if chosen else ""
         mark = line["ticket"] if ids else (">" if chosen else " ")
-        drawn.add_row(mark, time_left(line), _plain(line["agent"]), _call(line), _plain(why(line)), style=style)
+        drawn.add_row(mark, time_left(line), _plain(agents[line["agent"]]), _call(line), _plain(why(line)), style=style)
     return drawn
 
 

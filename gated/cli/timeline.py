@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.output import colour, console, draw, on_one_line, say, short
+from gated.cli.output import colour, console, draw, on_one_line, say, told_apart
 from gated.cli.plots import sparkline
 from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
@@ -15,6 +15,8 @@ from gated.units import rfc3339
 
 WIDTH: Final = 40  # characters of the clock at most
 BESIDE: Final = 78  # characters that the other columns want
+CALL: Final = 12  # characters that a call's id may take
+TOOL: Final = 24
 SECOND: Final = 1_000_000
 
 
@@ -30,8 +32,10 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("at", "call", "tool", f"{'0':<{width - 8}}{_seconds(length):>8}", "verdict", "outcome"):
         drawn.add_column(title, no_wrap=title not in ("verdict", "outcome"))
+    calls = told_apart((span.call for span in found.spans), CALL)
+    tools = told_apart((span.tool for span in found.spans), TOOL)
     for span in found.spans:
-        drawn.add_row(*_row(span, found, length, width))
+        drawn.add_row(*_row(span, found, length, width, calls[span.call], tools[span.tool]))
     draw(drawn)
     for mark in found.marks:
         say(f"[dim]{f'+{_seconds(mark.at - found.opened_at)}':>8}[/]  {escape(mark.what)}")
@@ -42,7 +46,7 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
             say(f"barrier {escape(name):<12} {sparkline(values, width)}  now {values[-1]:g}, least {min(values):g}")
 
 
-def _row(span: Span, found: Timeline, length: int, width: int) -> tuple[str, ...]:
+def _row(span: Span, found: Timeline, length: int, width: int, call: str, tool: str) -> tuple[str, ...]:
     verdict = f"[{colour(span.decision)}]{span.decision}[/]"
     if span.code and span.decision != "allow":
         verdict += f" {escape(span.code)}"
@@ -52,7 +56,7 @@ def _row(span: Span, found: Timeline, length: int, width: int) -> tuple[str, ...
     if span.moves:
         outcome += f" [dim]{escape(on_one_line(', '.join(span.moves)))}[/]"
     at = f"+{_seconds(span.asked_at - found.opened_at)}"
-    return at, escape(short(span.call, 12)), escape(short(span.tool, 24)), _bar(span, found, length, width), verdict, outcome
+    return at, escape(call), escape(tool), _bar(span, found, length, width), verdict, outcome
 
 
 def _bar(span: Span, found: Timeline, length: int, width: int) -> str:

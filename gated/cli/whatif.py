@@ -115,4 +115,4 @@ def _row(found: Compared) -> tuple[object, ...]:
     derived = found.derived
     would = found.outcome.replace("_", " ") if derived is None else derived.decision
     why = found.why or ("" if derived is None else f"{derived.code or ''} {derived.reason or ''}".strip())
-    return found.run, short(found.call, 16), found.tool, found.what, found.recorded.decision, would, short(why, 90)
+    return found.run, found.call, found.tool, found.what, found.recorded.decision, would, short(why, 90)

@@ -1,15 +1,14 @@
 """The commands of those who write policies: explain, diff, suggest, init."""
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from cli.command import gated
+from cli.written import written
 from core.acts import Acts
 from gated.events import AgentId, RunId, ThreadId
-from gated.shell.log.sqlite import open_for_writing
 
 POLICY = """version: 1
 agents:
@@ -35,20 +34,6 @@ def policy(tmp_path: Path) -> Path:
     return file
 
 
-def written(acts: Acts, folder: Path) -> Path:
-    """The log of these acts, as a SQLite file."""
-
-    async def write() -> None:
-        opened = await open_for_writing(folder / "log.db")
-        for digest, known in acts.world.known.items():
-            await opened.put_policy(digest, known.text)
-        await opened.append_many(acts.records)
-        await opened.close()
-
-    asyncio.run(write())
-    return folder / "log.db"
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Three mails (two allowed), a write before its read, the read, the write again."""
@@ -58,7 +43,7 @@ def log(tmp_path: Path) -> Path:
     acts.run("Write", file_path="/workspace/a")
     acts.run("Read", file_path="/workspace/a")
     acts.run("Write", file_path="/workspace/a")
-    return written(acts, tmp_path)
+    return written(tmp_path, acts.world.known, acts.records)
 
 
 # --- explain ---------------------------------------------------------------------------------------------------------
@@ -112,7 +97,7 @@ def test_explain_a_call_of_a_run_whose_id_occurs_on_several_threads(tmp_path: Pa
     acts.world.speak_for(ThreadId("t2"), RunId("r1"), AgentId("a"))
     acts.made = 0
     acts.ask("search")
-    log = written(acts, tmp_path)
+    log = written(tmp_path, acts.world.known, acts.records)
     asked = ("policy", "explain", "--log", log, "--run", "r1", "--call", "c1")
     status, _, error = gated(*asked)
     assert (status, "say which with --thread, of t, t2" in error) == (1, True)
@@ -160,7 +145,7 @@ def test_suggest_counts_what_people_let_run(tmp_path: Path) -> None:
     acts.ask("send_email")
     acts.resolve("c1", "cy")
     acts.run("Read", file_path="/workspace/a")
-    log = written(acts, tmp_path)
+    log = written(tmp_path, acts.world.known, acts.records)
     assert "allows 2 of 2 recorded calls that ran" in gated("policy", "suggest", "--log", log)[2]
 
 
@@ -271,7 +256,7 @@ def test_a_run_that_finished_without_grounding_says_so(tmp_path: Path) -> None:
         acts.finish()
         folder = tmp_path / tool
         folder.mkdir()
-        assert ("ungrounded" in gated("runs", "show", written(acts, folder), "r1")[1]) is shown
+        assert ("ungrounded" in gated("runs", "show", written(folder, acts.world.known, acts.records), "r1")[1]) is shown
 
 
 def test_a_broken_postcondition_is_shown_and_counted(tmp_path: Path) -> None:
@@ -279,7 +264,7 @@ def test_a_broken_postcondition_is_shown_and_counted(tmp_path: Path) -> None:
     acts = Acts("version: 1\nagents: {a: {allowed_tools: [T], data_scope: any}}\n" + contract)
     acts.ask("T")
     acts.end(facts={"complete": False})
-    log = written(acts, tmp_path)
+    log = written(tmp_path, acts.world.known, acts.records)
     assert "broken  the answer was not whole" in gated("runs", "show", log, "r1")[1]
     assert "whole" in gated("stats", log)[1]
 
@@ -296,7 +281,7 @@ def test_what_machines_keep_is_shown(tmp_path: Path) -> None:
         acts.ask("Write", p=f"f{number}")
     acts.run("Read", p="a")
     acts.run("Read", p="\x1b")
-    log = written(acts, tmp_path)
+    log = written(tmp_path, acts.world.known, acts.records)
     _, text, _ = gated("runs", "show", log, "r1")
     for line in (
         "machine rbw[a] = read",
@@ -327,7 +312,7 @@ def test_check_says_which_instances_of_a_log_are_in_states_that_the_machines_lac
     acts = Acts(written_as.format(rules.format("wide", "thread", "read"), rules.format("own", "run", "read")))
     for number in range(5):
         acts.run("T", p=f"f{number}")
-    log = written(acts, tmp_path)
+    log = written(tmp_path, acts.world.known, acts.records)
     file = tmp_path / "policy.yaml"
     file.write_text(written_as.format(rules.format("wide", "thread", "seen"), rules.format("own", "run", "read")))
     found = "machines[0]: machine `wide`: on thread `t` 5 instances are in states that it does not have"
@@ -342,7 +327,7 @@ def test_check_says_which_instances_of_a_log_are_in_states_that_the_machines_lac
     assert "machine `own`: on thread `t` 5 instances are" in gated("policy", "check", file, "--log", log)[1]
     acts.finish()  # the instances of a run that has ended meet no policy any more
     log.unlink()
-    assert "on thread" not in gated("policy", "check", file, "--log", written(acts, tmp_path))[1]
+    assert "on thread" not in gated("policy", "check", file, "--log", written(tmp_path, acts.world.known, acts.records))[1]
 
 
 def test_explain_takes_what_detectors_would_say(policy: Path) -> None:

@@ -1,16 +1,15 @@
 """Commands for authors over a log that keeps what was taken out of it encrypted: with `--keys` they read what was said."""
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from cli.command import gated
+from cli.written import written
 from core.redaction.recorded import AGENT
 from core.redaction.test_subjects import Kept
 from gated.events import CallId, OutcomeReported
-from gated.shell.log.sqlite import open_for_writing
 
 POLICY = """version: 1
 redact: {detectors: [email], store: encrypted}
@@ -34,14 +33,7 @@ def folder(tmp_path: Path) -> Path:
     for file, key in files.items():
         file.write_text(f"{key.hex()}\n")
         file.chmod(0o600)
-
-    async def write() -> None:
-        opened = await open_for_writing(tmp_path / "log.db")
-        await opened.put_policy(gate.policy.digest, gate.policy.text)
-        await opened.append_many(gate.log)
-        await opened.close()
-
-    asyncio.run(write())
+    written(tmp_path, gate.known, gate.log)
     return tmp_path
 
 

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
 from cli.command import gated
 from cli.test_cli import log
+from cli.written import written
+from core.redaction.recorded import AGENT, Gate
 from gated.cli import output
 from gated.cli.log_lines import Selection, Wanted
 from gated.events import (
@@ -24,6 +28,7 @@ from gated.events import (
     Decision,
     IntentsReceived,
     Observation,
+    OutcomeReported,
     RunId,
     RunOpened,
     Sender,
@@ -81,7 +86,7 @@ def test_records_have_their_hash_and_lines_are_whole_by_a_pipe(log: Path) -> Non
 WHY = "dcbf.barrier: barriers would be left: privacy 0.1 -> -0.1 (at least 0)"
 
 
-def on_a_terminal(width: int, draw: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def on_a_terminal(width: int, draw: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that are drawn on a terminal so wide."""
     screen = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=screen, width=width, force_terminal=True, color_system=None))
@@ -133,6 +138,75 @@ def test_a_text_that_is_cut_for_people_says_so(monkeypatch: pytest.MonkeyPatch) 
     cut = on_a_terminal(200, lambda: output.say(output.short(WHY, 12)), monkeypatch)
     assert cut == ["dcbf.barrie…"]
     assert on_a_terminal(200, lambda: output.say(output.short("abc", 3)), monkeypatch) == ["abc"]
+
+
+SESSION = "mcp-github-2026-11-30T02-00-00-call-"
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "shown"),
+    [
+        (["c1", "c2"], 12, ["c1", "c2"]),
+        (["call_Aaaaaaaaaaaaaa", "call_Bbbbbbbbbbbbbb"], 12, ["call_Aaaaaa…", "call_Bbbbbb…"]),
+        ([f"{SESSION}0001", f"{SESSION}0002"], 12, ["mcp-gi…1", "mcp-gi…2"]),
+        ([f"{SESSION}0001-first", f"{SESSION}0002-second"], 12, ["mcp-gi…1-fi…", "mcp-gi…2-se…"]),
+        ([SESSION, f"{SESSION}1"], 12, ["mcp-gi…", "mcp-gi…1"]),
+        (["c" * 11, "c" * 13], 12, ["c" * 11, "cccccc…cc"]),
+    ],
+)
+def test_names_that_begin_alike_can_be_told_apart(
+    names: list[str], most: int, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw() -> None:
+        found = output.told_apart(names, most)
+        for name in names:
+            output.say(found[name])
+
+    assert on_a_terminal(200, draw, monkeypatch) == shown
+
+
+def test_by_a_pipe_names_are_whole() -> None:
+    names = [f"{SESSION}0001", f"{SESSION}0002"]
+    assert output.told_apart(names, 12) == dict(zip(names, names, strict=True))
+
+
+@given(st.lists(st.text(alphabet="ab…", min_size=1, max_size=30), unique=True), st.integers(2, 20))
+def test_cut_names_stay_different(names: list[str], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "console", Console(file=io.StringIO(), force_terminal=True))
+        shown = output.told_apart(names, most)
+    assert len(set(shown.values())) == len(names)
+    assert all(len(text) <= most or text == name for name, text in shown.items())
+
+
+def test_rows_of_runs_that_begin_alike_can_be_told_apart_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(number, f"{SESSION}{number:04}", "agent:data-analyst-of-europe", "deny", WHY) for number in (1, 2)]
+    lines = on_a_terminal(50, lambda: output.table(("position", "run", "by", "decision", "why"), rows), monkeypatch)
+    heads = [line for line in lines[1:] if not line.startswith("    ")]
+    assert len(heads) == 2
+    assert heads[0].split()[1] != heads[1].split()[1]
+    assert max(map(len, heads)) <= 50
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("runs", "show"), [f"{SESSION}0001", f"{SESSION}0002"]),
+        (("runs", "timeline"), ["mcp-gi…1", "mcp-gi…2"]),
+        (("log", "ls"), ["mcp-gith…1", "mcp-gith…2"]),
+    ],
+)
+def test_calls_that_begin_alike_can_be_told_apart(
+    command: tuple[str, str], shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate("version: 1\nagents: {a: {allowed_tools: [T]}}\n")
+    for number in (1, 2):
+        call = f"{SESSION}{number:04}"
+        gate.ask(call, "T")
+        gate.say(OutcomeReported(AGENT, CallId(call), "success", "done"))
+    words = (written(tmp_path, gate.known, gate.log), *(("r",) if command[0] == "runs" else ()))
+    lines = on_a_terminal(80, lambda: gated(*command, *words), monkeypatch)
+    assert [name for name in shown if any(name in line.split() for line in lines)] == shown
 
 
 def test_a_long_line_goes_on_beneath_its_text_and_no_address_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
