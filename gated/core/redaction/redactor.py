@@ -23,7 +23,9 @@ FIELD: Final = "field"
 MANY: Final = "many"  # what stands for a whole of which too much would have to be taken out
 MOST: Final = 1000  # values that are taken out of one
 KEY: Final = "<key>"
-SHORT: Final = 512  # characters of a text that is looked at together with others
+SHORT: Final = 512  # characters of a value that is looked at together with others
+FEW: Final = 64  # parts of such a value; a value that is not short shows it within as many
+AHEAD: Final = 1 << 17  # characters that are looked at together; a value counts `FEW` besides its own
 LONG_NUMBER: Final = 10**8  # a number below cannot be a card's or a person's
 
 Where = tuple[str | int, ...]
@@ -75,8 +77,8 @@ class Redactor:
         self._keyed = frozenset(machine for machine, paths in keys.items() if any(map(self._reads, paths)))
         self.active = self.finder.active or bool(self._fields)
         self.subject = _subject(entry, self.active)  # None: what is taken out is not kept
-        self._coming: Iterable[Any] = ()
-        self._clear: frozenset[str] = frozenset()  # texts of what was expected last, in which there is nothing
+        self._coming: list[Iterable[Any]] = []
+        self._clear: dict[int, Any] = {}  # of what was expected last: values with nothing in them, by their ids
 
     def _reads(self, path: Where) -> bool:
         """Whether a field that is redacted, for whatever tool, lies on a path into arguments."""
@@ -89,19 +91,30 @@ class Redactor:
             return self.active
         if self._coming:
             self._look_ahead()
-        text = _lines(value)
-        return text not in self._clear and self.finder.suspects(text)
+        return id(value) not in self._clear and self.finder.suspects(_lines(value))
 
     def expect(self, values: Iterable[Any]) -> None:
         """Say what will be asked about soon, so that it is looked at together once something is: a look at many short texts costs
-        a fraction of a look at each, and RE2 lets go of Python's lock once, not each time. It changes no answer.
+        a fraction of a look at each, and RE2 lets go of Python's lock once, not each time. It changes no answer, and costs no
+        more than a look at `AHEAD` characters, however much comes.
         """
-        self._coming = values
+        self._coming = [values]
 
     def _look_ahead(self) -> None:
-        coming, self._coming = self._coming, ()
-        texts = [text for text in map(_lines, coming) if len(text) <= SHORT]
-        self._clear = frozenset(() if self.finder.suspects("\n".join(texts)) else texts)
+        try:
+            coming = self._coming.pop()
+        except IndexError:
+            return  # another thread looks already
+        short, texts, left = list[Any](), list[str](), AHEAD
+        for value in coming:
+            text = _short(value)
+            left -= FEW if text is None else FEW + len(text)
+            if left < 0:
+                break
+            if text is not None:
+                short.append(value)
+                texts.append(text)
+        self._clear = {} if self.finder.suspects("\n".join(texts)) else dict(zip(map(id, short), short, strict=True))
 
     def redact(
         self, value: Any, tool: str | None, vault: Vault, where: Where = (), limit: Limit | None = None
@@ -243,6 +256,22 @@ def _text(value: Any) -> str:
 
 def _is_long_number(value: Any) -> bool:
     return type(value) is int and LONG_NUMBER < abs(value) < 10**40
+
+
+def _short(value: Any) -> str | None:
+    """The lines of a short value; None of another, of which no more than `FEW` parts are looked at."""
+    parts = [value]
+    for part in parts:
+        kind = type(part)
+        if kind is str:
+            if len(part) > SHORT:
+                return None
+        elif kind is dict or kind is list or kind is tuple or isinstance(part, Mapping):
+            if len(parts) + len(part) > FEW:
+                return None
+            parts += part if kind is list or kind is tuple else part.values()
+    text = _lines(value)
+    return text if len(text) <= SHORT else None
 
 
 def _lines(value: Any) -> str:

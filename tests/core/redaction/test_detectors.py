@@ -1,6 +1,6 @@
 """What the detectors find, in whatever spelling, and what they leave alone."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gated.core.redaction.detectors import DetectorName, finder
 from gated.core.redaction.personal import is_card, is_iban
-from gated.core.redaction.redactor import RedactEntry, compile_redactor
+from gated.core.redaction.redactor import AHEAD, FEW, SHORT, RedactEntry, Redactor, compile_redactor
 from gated.core.redaction.rules import Limit
 from gated.core.redaction.secrets import is_telling, rules
 
@@ -91,12 +91,14 @@ TEXTS = st.sampled_from([text for texts in FOUND.values() for text in texts]) | 
 @given(st.lists(TEXTS, max_size=4), st.lists(TEXTS, max_size=4))
 def test_what_is_expected_is_answered_as_it_is_without(coming: list[str], asked: list[str]) -> None:
     plainly, expecting = (compile_redactor(RedactEntry(detectors=get_args(DetectorName)), {}) for _ in range(2))
-    expecting.expect({"text": text} for text in coming)
-    for text in (*coming, *asked):
-        assert expecting.suspects({"text": text}) == plainly.suspects({"text": text})
+    calls = [{"text": text} for text in coming]
+    expecting.expect(iter(calls))
+    for call in (*calls, *({"text": text} for text in (*coming, *asked))):
+        assert expecting.suspects(call) == plainly.suspects(call)
 
 
-def test_what_is_expected_is_looked_at_together() -> None:
+def looking() -> tuple[Redactor, list[str]]:
+    """A redactor that finds nothing, and the texts that it looks at."""
     redactor, looks = compile_redactor(RedactEntry(), {}), list[str]()
 
     class Looks:
@@ -104,11 +106,60 @@ def test_what_is_expected_is_looked_at_together() -> None:
             looks.append(text)
             return False
 
-    object.__setattr__(redactor, "finder", Looks())
+    redactor.finder = Looks()  # type: ignore[assignment]
+    return redactor, looks
+
+
+def test_what_is_expected_is_looked_at_together() -> None:
+    redactor, looks = looking()
     calls = [{"path": f"src/f{number}.py"} for number in range(3)]
     redactor.expect(iter(calls))
     assert not any(map(redactor.suspects, calls))
     assert looks == ["path\nsrc/f0.py\npath\nsrc/f1.py\npath\nsrc/f2.py"]
+
+
+class Parts(dict[str, Any]):
+    """A map that counts how often its values are looked at."""
+
+    walked = 0
+
+    def values(self) -> Any:
+        self.walked += 1
+        return super().values()
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"text": "x" * (SHORT + 1)},
+        {f"n{number}": "x" for number in range(SHORT)},
+        {"numbers": list(range(FEW))},
+        {"lists": [[number] for number in range(FEW // 2)]},
+        {"k" * SHORT: "x"},
+    ],
+    ids=["text", "keys", "numbers", "lists", "key"],
+)
+def test_what_is_large_is_not_looked_at_ahead(large: dict[str, Any]) -> None:
+    redactor, looks = looking()
+    small, inner = {"path": "a"}, Parts(path="b")
+    redactor.expect(iter([large, {"large": [*range(FEW), inner]}, small]))
+    assert not redactor.suspects(small)
+    assert (looks, inner.walked) == (["path\na"], 0)
+    assert not redactor.suspects(large)
+    assert len(looks) == 2, "by itself"
+
+
+def test_no_more_than_so_much_is_looked_at_ahead_however_much_comes() -> None:
+    redactor, looks = looking()
+    calls = [{"text": "x" * 100} for _ in range(AHEAD // 100)]
+    left = iter(calls)
+    redactor.expect(left)
+    assert not redactor.suspects(calls[0])
+    assert len(looks) == 1
+    assert len(looks[0]) <= AHEAD
+    assert len(list(left)) > len(calls) / 3
+    assert not redactor.suspects(calls[-1])
+    assert looks[1:] == ["text\n" + "x" * 100], "by itself"
 
 
 def test_only_what_is_asked_for() -> None:
