@@ -1,7 +1,11 @@
-"""A ticket as people's tools see it: whole, as a line of a list, and in what is published when it opens."""
+"""A ticket as people's tools see it: whole, as a line of a list, and in what is published when it opens.
+
+Wherever several are listed, the one that expires first stands first: who answers from the top down lets the fewest expire.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -41,6 +45,11 @@ class OpenTicket(Struct, frozen=True):
     expires_at: int
 
 
+def place(expires_at: int | str, ticket: str) -> tuple[int | str, str]:
+    """Where a ticket stands among others; all times in µs, or all in RFC 3339."""
+    return expires_at, ticket
+
+
 def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) -> OpenTicket:
     """The line of a list that a ticket is."""
     text, size = _preview(ticket)
@@ -72,13 +81,18 @@ def line_view(line: OpenTicket, state: str) -> dict[str, Any]:
 
 
 def ticket_views(state: ThreadState) -> list[dict[str, Any]]:
-    """The tickets of a thread that wait for people, oldest first."""
+    """The tickets of a thread that wait for people."""
     found = [
         ticket_view(state.thread, run_id, run.agent, run.policy, ticket)
         for run_id, run in state.runs.unfinished()
         for ticket in run.tickets.open.values()
     ]
-    return sorted(found, key=lambda view: (view["opened_at"], view["ticket"]))
+    return in_order(found)
+
+
+def in_order(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tickets as mappings, in their places."""
+    return sorted(lines, key=lambda line: place(line["expires_at"], line["ticket"]))
 
 
 def opened_view(thread: ThreadId, run_id: RunId, agent: str, policy: str, opened: TicketOpened) -> dict[str, Any]:

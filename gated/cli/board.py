@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from gated.cli import ticket_text
+from gated.ticket_views import in_order
 from gated.units import some
 
 Line = dict[str, Any]
@@ -56,7 +57,8 @@ class Board:
     # --- what waits --------------------------------------------------------------------------------------------------
 
     def put(self, line: Line) -> None:
-        self.lines[line["ticket"]] = line
+        lines = {**self.lines, line["ticket"]: line}
+        self.lines = {line["ticket"]: line for line in in_order(lines.values())}
 
     def drop(self, ticket: str, why: str) -> None:
         """A ticket that is no longer open; whoever looks at it is told."""

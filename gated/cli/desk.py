@@ -26,6 +26,7 @@ from gated.shell.dialling import Unreachable, dial
 from gated.shell.login import login
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_config import inbox_prefix
+from gated.ticket_views import in_order
 from gated.units import rfc3339
 from gated.wire import Origin
 
@@ -73,7 +74,7 @@ class Desk:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def tickets(self) -> list[Line]:
-        """All open tickets, in the order they were opened. Raises `DeskError`."""
+        """All open tickets. Raises `DeskError`."""
         found: list[Line] = []
         after, whole = 0, False
         while not whole:
@@ -82,7 +83,7 @@ class Desk:
             after, whole = page["after"], page["complete"]
             if not whole and not page["tickets"]:
                 await anyio.sleep(STILL_SEARCHING)
-        return sorted(found, key=lambda line: (line["opened_at"], line["ticket"]))
+        return in_order(found)
 
     async def ticket(self, ticket: str) -> Line | None:
         """One open ticket with its calls' arguments in full, None where it is not open. Raises `DeskError`."""

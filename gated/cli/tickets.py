@@ -71,7 +71,7 @@ def ls(
     where: Whereabouts,
     json_: Json = False,
 ) -> None:
-    """The open tickets, oldest first."""
+    """The open tickets, the first to expire first."""
     found = _at_desk(where, lambda desk: desk.tickets())
     if json_:
         say_json(found)

@@ -22,7 +22,7 @@ from gated.console.people import Person
 from gated.console.threads import Policies
 from gated.core import tickets
 from gated.events import AnswerRule
-from gated.ticket_views import OpenTicket
+from gated.ticket_views import OpenTicket, place
 
 AGAIN: Final = 300.0  # seconds until everything is read again
 RETRY: Final = 1.0
@@ -196,11 +196,11 @@ class View:
 
     def __init__(self, person: Person, board: Board) -> None:
         self._person, self._board = person, board
-        self._order: list[tuple[int, str]] = []  # when it expires, and its id
+        self._order: list[tuple[int | str, str]] = []  # the places of the tickets
 
     def put(self, line: OpenTicket) -> None:
         """A ticket that opened, or that the person may see from now on."""
-        key = (line.expires_at, line.ticket)
+        key = place(line.expires_at, line.ticket)
         at = bisect_left(self._order, key)
         there = at < len(self._order) and self._order[at] == key
         if self._board.sees(self._person, line):
@@ -210,7 +210,7 @@ class View:
             del self._order[at]
 
     def drop(self, line: OpenTicket) -> None:
-        key = (line.expires_at, line.ticket)
+        key = place(line.expires_at, line.ticket)
         at = bisect_left(self._order, key)
         if at < len(self._order) and self._order[at] == key:
             del self._order[at]

@@ -32,7 +32,7 @@ from gated.shell.damaged import NOT_ITS_HASH, is_whole
 from gated.shell.log import LogError, ThreadDamaged
 from gated.shell.paths import links_of
 from gated.shell.runs import Runs
-from gated.ticket_views import line_view, open_ticket, ticket_views
+from gated.ticket_views import in_order, line_view, open_ticket, ticket_views
 from gated.views import run_view
 from gated.wire.questions import (
     NOT_THERE,
@@ -126,7 +126,7 @@ def _verbs(runs: Runs) -> dict[str, Verb]:
         """Every open ticket whole, those of threads that are not in memory too. Many do not fit one answer: ask for pages."""
         await runs.open_tickets.whole()
         threads = dict.fromkeys(place.thread for _, place in runs.open_tickets.after(0))
-        return [view for thread in threads for view in await tickets_of(runs, thread)]
+        return in_order([view for thread in threads for view in await tickets_of(runs, thread)])
 
     async def tickets_page(asked: TicketsPage) -> Any:
         """Open tickets that were found after number `after`, with what lists show of them."""

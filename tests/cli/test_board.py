@@ -53,6 +53,16 @@ def press(made: Board, *keys: str) -> list[Wish]:
     return [wish for key in keys if (wish := made.press(key)) is not None]
 
 
+def test_what_opens_stands_where_it_expires_and_what_was_chosen_stays_so() -> None:
+    made = Board("ana")
+    for number, expires in ((1, "2099-01-02"), (2, "2099-01-03"), (3, "2099-01-01")):
+        made.put(line(number, expires_at=f"{expires}T03:04:05.000000Z"))
+        assert made.selected() == line(1, expires_at="2099-01-02T03:04:05.000000Z")
+    assert list(made.lines) == ["t3", "t1", "t2"]
+    (wish,) = press(made, "down", "enter")
+    assert wish.line["ticket"] == "t2"
+
+
 def test_a_ticket_is_approved_only_from_its_own_page() -> None:
     made = board()
     (wish,) = press(made, "down", "a")

@@ -19,12 +19,18 @@ from patience import PATIENCE
 from shell.live import POLICY, Live, gate
 
 MAY_ANSWER = POLICY.replace("timeout: 15m", "timeout: 15m, may_answer: true")
+URGENT = POLICY.replace(
+    "timeout: 15m}",
+    "timeout: 15m}\n  rules:\n"
+    "    - {on: refund, when: 'args.amount == 2', approvers: [group:leads], timeout: 1h}\n"
+    "    - {on: refund, when: 'args.amount == 3', approvers: [group:leads], timeout: 5m}",
+)
 
 
 @contextmanager
-def asked(folder: Path, *amounts: int) -> Iterator[tuple[list[str], Callable[[str], Verdict]]]:
+def asked(folder: Path, *amounts: int, policy: str = MAY_ANSWER) -> Iterator[tuple[list[str], Callable[[str], Verdict]]]:
     """A gate with a ticket for each amount, their ids, and what became of a call."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(gate(folder, MAY_ANSWER)) as live:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(gate(folder, policy)) as live:
         tickets = portal.call(ask, live, amounts)
         yield tickets, lambda call: portal.call(verdict_of, live, call)
 
@@ -58,6 +64,13 @@ def test_looking(tmp_path: Path) -> None:
         assert '{"amount": 1}' in text
         assert "1 of group:leads (not payer)" in text
         assert tickets(tmp_path, "show", "t404")[0] == 1
+
+
+def test_what_expires_first_stands_first(tmp_path: Path) -> None:
+    with asked(tmp_path, 1, 2, 3, policy=URGENT) as ((quarter, hour, minutes), _):
+        wanted = [minutes, quarter, hour]
+        assert [line["ticket"] for line in json.loads(tickets(tmp_path, "ls", "--json")[1])] == wanted
+        assert [line.split()[0] for line in tickets(tmp_path, "ls")[1].splitlines()[1:]] == wanted
 
 
 def test_a_list_by_a_pipe_has_every_cell_whole(tmp_path: Path) -> None:
