@@ -29,6 +29,7 @@ from rich.text import Text
 from gated.core.order.templates import UNSAFE, escape_text
 from gated.errors import GatedError
 from gated.events import UnsealError
+from gated.shell.nats_config import UserError, checked_prefix
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
@@ -41,7 +42,16 @@ Authority = Annotated[
     Path | None,
     typer.Option("--tls-ca", envvar="GATED_NATS_CA", help="Certificate authority of the NATS server (PEM), not the system's."),
 ]
-Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject of the gate.")]
+
+
+def _prefix(text: str) -> str:
+    try:
+        return checked_prefix(text)
+    except UserError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Prefix = Annotated[str, typer.Option(envvar="GATED_PREFIX", help="First token of every subject of the gate.", callback=_prefix)]
 
 NO, CANNOT = 1, 2
 STDOUT: Final = Path("-")

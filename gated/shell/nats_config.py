@@ -130,10 +130,16 @@ def inbox_prefix(role: str, name: str) -> str:
     return f"_INBOX.{role}" if role in NAMELESS else f"_INBOX.{role}.{name}"
 
 
-def permissions(user: User, prefix: str = wire.PREFIX) -> Mapping[str, list[str]]:
-    """What a user may publish and subscribe to. Raises `UserError` for a prefix that is no single token."""
+def checked_prefix(prefix: str) -> str:
+    """The same. Raises `UserError`: of any other form no input is known on its subject, and nobody would be answered."""
     if not ingress.is_id(prefix):
         raise UserError(f"`{prefix}` cannot be the prefix of subjects: use 1-128 of A-Z a-z 0-9 _ -")
+    return prefix
+
+
+def permissions(user: User, prefix: str = wire.PREFIX) -> Mapping[str, list[str]]:
+    """What a user may publish and subscribe to. Raises `UserError` for a prefix that is no single token."""
+    checked_prefix(prefix)
     may = _MAY[user.role]
 
     def filled(subjects: Iterable[str]) -> list[str]:

@@ -60,6 +60,16 @@ def test_an_empty_text_names_nothing(path: tuple[str, ...], name: str) -> None:
         assert "it is empty: name one, or leave it out" in done.output
 
 
+@pytest.mark.parametrize(
+    "path", [path for path, command in EVERY if any(option.envvar == "GATED_PREFIX" for option in command.params)]
+)
+def test_a_prefix_is_one_token(path: tuple[str, ...]) -> None:
+    """With `a.b` a gate served, and knew no input on its subject; with `*` the server's refusal was a traceback."""
+    for prefix in ("a.b", "a b", "*", ">", "é", "a" * 129):
+        said = CliRunner().invoke(app, [*path, "--prefix", prefix], env={"COLUMNS": "300"})
+        assert (said.exit_code, f"`{prefix}` cannot be the prefix of subjects" in said.output) == (2, True)
+
+
 def test_an_empty_word_where_a_file_is_named() -> None:
     for words in (["policy", "check", ""], ["policy", "test", ""], ["runs", "show", ""], ["log", "ls", ""]):
         done = CliRunner().invoke(app, words)
