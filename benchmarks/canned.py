@@ -40,6 +40,7 @@ from gated.shell.nats_client import SturdyClient
 from gated.shell.partition import take
 from gated.shell.runs import Runs
 from gated.shell.said import Outlet
+from gated.shell.together import Together
 
 READ: Final = 32  # inputs that one read brings
 READS: Final = 16  # of one window
@@ -97,11 +98,12 @@ class Serving:
         self.asked: Counter[ThreadId] = Counter()
         self.sequences: Counter[int] = Counter()
         self.all: list[Runs] = []
+        self.together: Together | None = None
         if not self.cluster:
             self._serve(TakesAll(), 0, Runs.take)
             return
         api, shape = JetStreamApi(self.client), Shape(PARTITIONS, 1, "secret")
-        self.client._ps.hearing[b"1"] = api._hear
+        self.client._ps.hearing[b"1"], self.together = api._hear, Together(api)
         for number in range(PARTITIONS):
             log = JetStreamLog(api, Names(), shape, "w")
             log.leases.held[number] = 1
@@ -113,7 +115,8 @@ class Serving:
         bus._outstanding = sys.maxsize  # it never asks for more
         outlet = Outlet(bus.line, bus.send, bus.acknowledge, tells_time=self.cluster)
         runs = self.made(log, POLICY, outlet, Vault(b"bench"), None, self.decide)
-        runs.overlaps = not self.cluster
+        if self.together is not None:
+            self.together.join(runs, log)
         self.client._ps.hearing[b"%d" % (number + 2)] = bus._take
         self.all.append(runs)
 
@@ -180,6 +183,8 @@ async def measure(place: str, windows: int, rows: int) -> dict[str, float]:
     async with anyio.create_task_group() as tasks:
         all_kinds = {kind: Serving(place, kind) for kind in KINDS[place]}
         for serving in all_kinds.values():
+            if serving.together is not None:
+                tasks.start_soon(serving.together.run)
             for runs in serving.all:
                 tasks.start_soon(runs.run)
             await serving.window()

@@ -248,6 +248,11 @@ class Answering:
         return False
 
 
+def is_plain(item: Settled) -> bool:
+    """Whether an input is answered by what its record says, and by nothing else."""
+    return item.record is not None and not (item.again or item.replies)
+
+
 def _repeats(replies: Sequence[Reply]) -> bool:
     """Whether an input's answers are verdicts that the state knows the records of."""
     return bool(replies) and all(isinstance(reply, Repeat) for reply in replies)

@@ -30,6 +30,7 @@ from gated.events import Body, NoticeReported
 from gated.shell import api, bus, health_file
 from gated.shell.background import background_tasks
 from gated.shell.custody import Custody, publish_copies
+from gated.shell.deciding import Decide
 from gated.shell.detectors.judge import judge_of
 from gated.shell.erasing import NO_FOLDER
 from gated.shell.keys import VAULT_BYTES
@@ -40,7 +41,7 @@ from gated.shell.notify.notifier import Counts, Cursor, Notifier
 from gated.shell.notify.settings import NotifySettings
 from gated.shell.observing import Observing, observed
 from gated.shell.policies import read_policy
-from gated.shell.runs import Decide, Runs
+from gated.shell.runs import Runs
 from gated.shell.said import Outlet, Said
 from gated.shell.scoring import Scorer
 from gated.shell.watching import changes_in

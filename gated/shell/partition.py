@@ -116,7 +116,9 @@ class Partition:
         outlet = Outlet(bus.line, bus.send, bus.acknowledge, place.names.prefix, tells_time=True)
         more = (place.vault, place.scorer, place.decide, place.signer, place.keyring)
         runs = Runs(event_log, self.host.policy(), outlet, *more)
-        runs.telemetry, runs.overlaps = self.host.telemetry, False  # the other partitions are decided on meanwhile
+        runs.telemetry = self.host.telemetry
+        if place.shape.replicas == 1:  # with more, an append is a batch of its own
+            self.host.together.join(runs, event_log)
         self.runs, self.bus, self._heir = runs, bus, Heir()
         try:
             async with anyio.create_task_group() as tasks:
@@ -125,8 +127,9 @@ class Partition:
                     await event_log.succeed(self.number, claim.left.lease)
                     await self._adopt(runs.threads, event_log, claim.left.threads)
                 log.info("partition taken over", partition=self.number, lease=event_log.epoch, given=claim.left is not None)
-                runs.places = Places(event_log, self.number, place.ledgers, runs.threads, await event_log.agents_counted())
-                tasks.start_soon(runs.places.work)
+                places = Places(event_log, self.number, place.ledgers, runs.threads, await event_log.agents_counted())
+                runs.count_with(places)
+                tasks.start_soon(places.work)
                 over = anyio.Event()
                 tasks.start_soon(_until_over, runs, over)
                 self._end_turn()

@@ -26,12 +26,13 @@ class Persisting:
     def __init__(self, event_log: EventLog, health: Health) -> None:
         self._log, self._health = event_log, health
 
-    async def append(self, records: Sequence[Record], dues: Sequence[Due]) -> None:
-        """Make the records durable. Raises `LogConflict` where another writer was here."""
+    async def append(self, records: Sequence[Record], dues: Sequence[Due], doubtful: bool = False) -> None:
+        """Make the records durable; `doubtful`: some may be already. Raises `LogConflict` where another writer was here."""
+        if doubtful:
+            records = await self._missing(records)
         while records or dues:
             try:
                 await self._log.append_many(records, dues)
-                self._health.records += len(records)
                 self._health.why = ""
                 return
             except LogUnavailable as error:

@@ -9,15 +9,16 @@ import anyio
 
 from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
+from gated.shell.deciding import Decide
 from gated.shell.keyring import Keyring
 from gated.shell.ledger import Ledgers
 from gated.shell.log.jetstream_api import JetStreamApi
 from gated.shell.log.jetstream_names import Names
 from gated.shell.log.jetstream_streams import Shape
 from gated.shell.nats_client import SturdyClient
-from gated.shell.runs import Decide
 from gated.shell.scoring import Scorer
 from gated.shell.telemetry import Telemetry
+from gated.shell.together import Together
 from gated.shell.verdict_tokens import VerdictSigner
 
 
@@ -50,6 +51,7 @@ class Host(Protocol):
     """What a partition asks of its worker."""
 
     telemetry: Telemetry
+    together: Together
     turns: anyio.CapacityLimiter  # of partitions that are taken over from an owner that lives: a few at a time
 
     def policy(self) -> Policy: ...

@@ -3,8 +3,8 @@
 One task decides (the core is CPU-bound, so more would not help), one commits, one answers; between them stand short queues, so
 that the next inputs are decided, and the next records made durable, while the last ones are answered. A few are decided at a
 time, so that the disk need not wait for many; whatever queued meanwhile is committed in one transaction. Of many serialisers in
-one process each does all three itself while no more waits: what came meanwhile is decided together, and no other task is woken.
-What detectors must be asked about, or a long thread that must be read first, is set aside with the rest of its thread.
+one process each takes its turns with the others (`gated/shell/together.py`), and does by itself only what must be waited for.
+What becomes of an input is `gated/shell/deciding.py`.
 INVARIANT: nothing is published before its record is durable, and an input is acknowledged last. An append or a look that fails
 is tried again for ever: until then no verdict leaves, the queue fills, and no more inputs are pulled.
 """
@@ -12,7 +12,7 @@ is tried again for ever: until then no verdict leaves, the queue fills, and no m
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -20,11 +20,9 @@ from typing import Final
 import anyio
 import structlog
 from anyio.lowlevel import checkpoint
-from msgspec.structs import replace
 
 from gated import wire
 from gated.core import decide as core
-from gated.core.answers import due_times, next_due
 from gated.core.policy import Policy
 from gated.core.redaction.cover import expected
 from gated.core.redaction.vault import Vault
@@ -32,26 +30,20 @@ from gated.core.state import ThreadState
 from gated.core.turn import Registry
 from gated.events import (
     CanIAsked,
-    DeadlineReached,
-    ErasureRequested,
     IntentsReceived,
-    Observation,
-    PolicyBound,
     Record,
-    RunId,
     ThreadId,
 )
-from gated.shell import damaged, faults, misaddressed
-from gated.shell.answering import Answering
+from gated.shell import faults, misaddressed
+from gated.shell.answering import Answering, is_plain
 from gated.shell.aside import Aside
 from gated.shell.bus import Ack, Input
-from gated.shell.embedding import embed_all
+from gated.shell.deciding import Decide, Deciding
 from gated.shell.erasing import Subjects
 from gated.shell.handover import Bell, Handover
 from gated.shell.keyring import Keyring
 from gated.shell.log import EventLog, LogUnavailable
 from gated.shell.mailbox import CROWDED, Mailbox
-from gated.shell.open_runs import OpenRunsWhenAsked, asks_of_open_runs
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.persisting import RETRY, Persisting
 from gated.shell.places import Places
@@ -63,14 +55,11 @@ from gated.shell.timers import Timers
 from gated.shell.verdict_tokens import VerdictSigner
 
 BATCH: Final = 32  # inputs that are decided in one go
+MANY: Final = 6  # of them from which on it is quicker to store those of one thread as a batch than one after another
 QUEUE: Final = 16  # batches between deciding and committing, which takes all of them at once
 CAPACITY: Final = 4096  # inputs that wait in memory
 ASIDE: Final = 16_384  # inputs that are set aside at the same time; those of other threads go on meanwhile
 LOST: Final = 3 * BATCH * QUEUE  # the newest records that a crash may have kept from being published
-
-FETCHED_FOR: Final = frozenset({PolicyBound, ErasureRequested})
-
-Decide = Callable[[Registry, ThreadState, RunId, Observation, int, int], tuple[core.Step, Record | None]]
 
 OVERLOADED: Final = "ingress.overloaded"
 OVERLOADED_WHY: Final = f"this agent has {CROWDED} messages waiting: nothing was decided, publish it again in a moment"
@@ -104,17 +93,18 @@ class Runs:
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.threads.registry.current.agents)
         self._aside = Aside(vault, scorer, self._ring)
-        self._decide = decide
+        together = self.threads, self.subjects, self.timers, self._aside, self._persisting
+        self._deciding = Deciding(decide, event_log, *together)
         self._mailbox: Mailbox[Said] = Mailbox(attrgetter("thread"), _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived, self._overloaded = Bell(), Bell()
-        self._embedded_for: Mapping[str, Policy] = {}  # the policies that the newest inputs have embeddings for
-        self._embeds = False  # one of them asks for some
         self._draining = False
-        self._open_runs = OpenRunsWhenAsked(event_log, self.threads.states)
-        self.places: Places | None = None  # what counts open runs instead, in a cluster
-        self.overlaps = True  # decides the next inputs while the last records are made durable, also where no more wait yet
+        self.want_turn: Callable[[], None] | None = None  # to decide together with others, where there are some
+        self._turning = False  # inputs of it are decided, stored or answered with those of others
+        self._for_run = False  # and what waits is not for their next turn, but for `run`
+        self._left: list[Callable[[], Awaitable[None]]] = []  # what turns left for `run` to do
         self.drained = anyio.Event()
+        self.over = False  # nothing is to be done with what is in memory any more
 
     # --- what comes in -----------------------------------------------------------------------------------------------
 
@@ -146,10 +136,13 @@ class Runs:
 
     def say(self, said: Said) -> None:
         self._mailbox.put(said)
-        self._arrived.ring()
+        self._ring()
 
     def _ring(self) -> None:
-        self._arrived.ring()
+        if self.want_turn is None or self._draining or self._aside or not self._arrived.awaited:
+            self._arrived.ring()
+        elif not self._turning:
+            self.want_turn()
 
     async def _refuse_overload(self) -> None:
         """Answer at once those who ask too much. Nothing is decided or recorded: the same message may be published again."""
@@ -164,8 +157,13 @@ class Runs:
 
     async def run(self) -> None:
         """Work until `drain`, then until everything that came in is settled."""
-        decided: Handover[Batch] = Handover(QUEUE)
-        durable: Handover[list[Settled]] = Handover(1)
+        try:
+            await self._run(Handover(QUEUE), Handover(1))
+        finally:
+            self.over = True
+        self.drained.set()
+
+    async def _run(self, decided: Handover[Batch], durable: Handover[list[Settled]]) -> None:
         async with anyio.create_task_group() as tasks:
             self._aside.tasks = tasks
             tasks.start_soon(self._commit_all, decided, durable)
@@ -176,18 +174,16 @@ class Runs:
             tasks.start_soon(_within, beside[0], self._refuse_overload)
             tasks.start_soon(_within, beside[1], self.threads.keep_snapshots)
             while (batch := await self._next_batch()) is not None:
-                registry, settled = self.threads.registry, list[Settled]()
-                if registry.known is not self._embedded_for or self._embeds:
-                    self._embedded_for, self._embeds = registry.known, any(each.embeds for each in registry.known.values())
-                    batch = await self._embedded(batch)
+                settled, deciding = list[Settled](), self._deciding
+                batch = await deciding.begin(batch)
                 if len(batch) > 1:
-                    registry.current.redactor.expect(expected(said.observation for said in batch))
+                    self.registry.current.redactor.expect(expected(said.observation for said in batch))
                 for said in batch:
-                    if not self._at_once(said, settled) and (item := await self._persisting.do(self._settle, said)) is not None:
-                        settled.append(item)
+                    if not deciding.at_once(said, settled):
+                        await self._persisting.do(deciding.settle, said, settled)
                 faults.point("decided")
                 made = Batch(settled, self.timers.changes())
-                if self.overlaps or self._mailbox or not (decided.idle and durable.idle):
+                if self.want_turn is None:
                     await decided.put(made)
                 else:
                     await self._commit(made)
@@ -198,7 +194,6 @@ class Runs:
             timers.cancel()
             for scope in beside:
                 scope.cancel()
-        self.drained.set()
 
     def drain(self) -> None:
         """Take nothing more and finish what is here."""
@@ -207,104 +202,76 @@ class Runs:
 
     async def _next_batch(self) -> list[Said] | None:
         while True:
-            if self._aside:
-                self._mailbox.put_first(self._aside.released())
-            if self._mailbox:
-                break
-            if self._draining and not self._aside:
-                return None
+            while self._left:
+                await self._left.pop(0)()
+            if not self._turning:
+                if self._aside:
+                    self._mailbox.put_first(self._aside.released())
+                if self._mailbox:
+                    return self._taken()
+                if self._draining and not self._aside:
+                    return None
             await self._arrived.wait()
+
+    def _taken(self) -> list[Said]:
+        self._for_run = False
         batch = self._mailbox.take(BATCH)
         self.health.waiting = len(self._mailbox)
         return batch
 
-    async def _embedded(self, batch: list[Said]) -> list[Said]:
-        """The inputs with the embeddings that some policy's barriers read; made in a thread, so that others go on."""
-        policies = self.registry.known.values()
-        if not any(policy.embeds for policy in policies):
-            return batch
-        redactors = [policy.redactor for policy in policies]
-        found = await anyio.to_thread.run_sync(embed_all, [said.observation for said in batch], redactors)
-        return [replace(said, observation=observation) for said, observation in zip(batch, found, strict=True)]
+    # --- turns with others -------------------------------------------------------------------------------------------
 
-    def _at_once(self, said: Said, settled: list[Settled]) -> bool:
-        """Decide an input for which nothing must be fetched, as is usual. False: for this something must."""
-        state, registry, observation = self.threads.states.get(said.thread), self.threads.registry, said.observation
-        if state is None or self._aside or registry.known is not self._embedded_for or type(observation) in FETCHED_FOR:
-            return False
-        if self.places is None and said.run not in state.runs.open and asks_of_open_runs(registry, state, said.run, observation):
-            return False
-        made = self.subjects.keyed_at_once(self._decide, registry, state, said.run, observation, said.at, said.position)
-        if made is None:
-            return False
-        item = self._settled(said, state, registry, *made)
-        if item is not None:
-            settled.append(item)
-        return True
+    def next_together(self) -> list[Said]:
+        """The inputs of the turn that begins. None: what waits is for `run`."""
+        if self.over or not self._arrived.awaited:
+            return []
+        if self._draining or self._deciding.fetches:
+            self._arrived.ring()
+            return []
+        self._turning = True
+        return self._taken()
 
-    async def _settle(self, said: Said) -> Settled | None:
-        """Decide one input on the state that those before it left; None where it is set aside."""
-        if not said.thread or not said.run:
-            return misaddressed.settled(said)
-        if self._aside and self._aside.follows(said.thread, said):
-            return None
-        state = self.threads.states.get(said.thread)
-        if state is None:
-            part = await self.threads.begin(said.thread)
-            if part is not None and not part.whole:
-                self._aside.until(said, partial(self._persisting.do, self.threads.end, part))
-                return None
-            state = None if part is None else part.state
-        if state is None:
-            if type(said.observation) is DeadlineReached:
-                self.timers.postpone(said.thread, said.run)
-            return damaged.settled(said)
-        if self.registry.known is not self._embedded_for:  # the thread came with a policy that nobody had asked for
-            (said,) = await self._embedded([said])
-        handled = 0 < said.position <= state.input
-        observation = said.observation
-        if type(observation) is PolicyBound:
-            observation = await self.threads.with_policy(observation)
-        elif type(observation) is ErasureRequested and not handled:
-            observation = await self.subjects.erased(self.registry, state.runs.get(said.run), observation)
-        elif self.places is None and asks_of_open_runs(self.registry, state, said.run, observation):
-            observation = await self._open_runs.told(state, observation)
-        said = said if observation is said.observation else replace(said, observation=observation)
-        this = (registry := self.registry), state, said.run, observation, said.at, said.position
-        made, sealed = await self.subjects.keyed(self._decide, *this)
-        return self._settled(said, state, registry, made, sealed)
+    def decide_together(self, batch: Sequence[Said]) -> Batch:
+        """Decide the inputs of a turn, up to the first for which something must be fetched: from there on they are for `run`.
 
-    def _settled(
-        self, said: Said, state: ThreadState, registry: Registry, made: core.Step, sealed: Record | None
-    ) -> Settled | None:
-        """What becomes of an input that was decided on a state; None where it is set aside."""
-        runs, by = made.state.runs, said.observation.by
-        run = runs.open.get(said.run) or runs.get(said.run)
-        agent = by.name if by.role == "agent" else ("" if run is None else run.agent)
-        policy = registry.current.digest if run is None else run.policy
-        if 0 < said.position <= state.input:  # it was handled before
-            self.threads.keep(state)
-            replies = () if made.decisions else made.replies
-            return Settled(said, None, (), replies, agent, policy, again=True)
-        if (made.unfollowed or made.unscored) and self._aside.set_aside(said, made, registry.known[policy]):
-            self.threads.keep(state)
-            return None
-        if self.places is not None and self.places.needed(registry, state, said, run):
-            self._aside.find_place(said, state, self.places)
-            self.threads.keep(state)
-            return None
-        self.threads.keep(made.state)
-        if self.places is None:
-            self._open_runs.follow(state, made.state)
-        else:
-            self.places.follow(state, made.state, said)
-        dues = due_times(made.decisions)
-        if type(said.observation) is DeadlineReached and run is not None:
-            self.timers.woke(said.thread, said.run)
-            dues.append(next_due(run) or 0)
-        if dues:
-            self.timers.remind(min(dues), said.thread, said.run)
-        return Settled(said, sealed, made.decisions, made.replies, agent, policy)
+        Of a thread one, since its records are stored one by one: others wait for the next turn, and many are for `run` too.
+        """
+        settled, threads = list[Settled](), set[ThreadId]()
+        for number, said in enumerate(batch):
+            again = said.thread in threads
+            if again or not self._deciding.at_once(said, settled):
+                self._mailbox.put_first(batch[number:])
+                self._for_run = not again or len(self._mailbox) >= MANY
+                break
+            threads.add(said.thread)
+        faults.point("decided")
+        return Batch(settled, self.timers.changes())
+
+    def leave(self, batch: Batch, *, doubtful: bool = False) -> None:
+        """End a turn whose records `run` is to make durable; `doubtful`: it is not known which of them are."""
+        self._left += [partial(self._commit, batch, doubtful), partial(self._answer, batch.settled)]
+        self._end_turn()
+
+    async def stored_together(self, settled: list[Settled], records: Sequence[Record]) -> None:
+        """Answer what a turn has made durable, and end it. What must be waited for is for `run`, and so is what fails."""
+        self._durable(records)
+        if self.over:
+            return
+        try:
+            if (self.places is not None and self.places.owes) or not all(map(is_plain, settled)):
+                self._left.append(partial(self._answer, settled))
+            elif self.threads.unsettled(changed := await self._say(settled)):
+                self._left.append(partial(self.threads.settle_down, changed, self._is_busy))
+        except Exception as error:
+            self._left.append(partial(_raise, error))
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._turning = False
+        if self._left or self._for_run:
+            self._arrived.ring()
+        elif self._mailbox or self._aside or self._draining:
+            self._ring()
 
     def _is_busy(self, thread: ThreadId) -> bool:
         return thread in self._aside or thread in self._mailbox
@@ -321,9 +288,12 @@ class Runs:
                 await self._answer(batch.settled)
         durable.close()
 
-    async def _commit(self, batch: Batch) -> None:
-        records = [item.record for item in batch.settled if item.record is not None]
-        await self._persisting.append(records, batch.dues)
+    async def _commit(self, batch: Batch, doubtful: bool = False) -> None:
+        await self._persisting.append(batch.records, batch.dues, doubtful)
+        self._durable(batch.records)
+
+    def _durable(self, records: Sequence[Record]) -> None:
+        self.health.records += len(records)
         faults.point("appended")
         if self.places is not None:
             self.places.stored(records)
@@ -334,9 +304,16 @@ class Runs:
                 await self._answer(batch)
 
     async def _answer(self, batch: list[Settled]) -> None:
-        answering, heard = self.answering, self.telemetry.heard
         if self.places is not None and self.places.owes:
             await self.places.given_back()  # so that who is told that a run ended may open the next
+        changed = await self._say(batch)
+        if self.threads.unsettled(changed):
+            await self.threads.settle_down(changed, self._is_busy)
+            self.health.threads = len(self.threads.states)
+
+    async def _say(self, batch: list[Settled]) -> set[ThreadId]:
+        """Answer, then acknowledge. Returns the threads that have grown."""
+        answering, heard = self.answering, self.telemetry.heard
         for item in batch:
             if not answering.answered(item):
                 await self._persisting.do(answering.answer, item)
@@ -352,15 +329,23 @@ class Runs:
                 acks.append(said.ack)
         await self.outlet.acknowledge(acks)
         faults.point("acknowledged")
-        if self.threads.unsettled(changed):
-            await self.threads.settle_down(changed, self._is_busy)
         self.health.threads = len(self.threads.states)
+        return changed
 
     # --- what others may see -----------------------------------------------------------------------------------------
 
     @property
     def registry(self) -> Registry:
         return self.threads.registry
+
+    @property
+    def places(self) -> Places | None:
+        """What counts open runs, in a cluster."""
+        return self._deciding.places
+
+    def count_with(self, places: Places) -> None:
+        """Have open runs counted there from now on."""
+        self._deciding.places = places
 
     @property
     def open_tickets(self) -> OpenTickets:
@@ -399,6 +384,10 @@ def _agent_of(said: Said) -> str:
     """Whose turn an input takes: its agent's; people, runners and timers have one together."""
     by = said.observation.by
     return by.name if by.role == "agent" else ""
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:

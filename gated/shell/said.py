@@ -53,6 +53,11 @@ class Batch(NamedTuple):
     settled: list[Settled]
     dues: list[Due]
 
+    @property
+    def records(self) -> list[Record]:
+        """What is to be made durable of it."""
+        return [item.record for item in self.settled if item.record is not None]
+
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Batches that are committed together: of a run's deadlines the newest holds."""

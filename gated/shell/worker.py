@@ -53,6 +53,7 @@ from gated.shell.runs import Runs
 from gated.shell.said import Health, Outlet
 from gated.shell.scoring import Scorer
 from gated.shell.succession import wish_of
+from gated.shell.together import Together
 from gated.shell.unfinished import finish_erasures
 from gated.shell.upkeep import keep_streams
 from gated.wire.questions import Bare, ClusterDrain
@@ -80,6 +81,7 @@ class Worker:
         self.view = Runs(reader, policy, outlet, place.vault)  # type: ignore[arg-type]
         self.writer = JetStreamLog(place.api, place.names, place.shape, place.worker)
         self.telemetry = self.view.telemetry  # one for all partitions that are here
+        self.together = Together(place.api)
         self._policy = policy
         self.audits = Audits(place.ledgers, self.view.threads, self.policy)
         self.reload_failed = ""  # why the policy file was not taken, here
@@ -350,6 +352,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
         await client.subscribe(f"{settings.prefix}.tickets.>", cb=made.note_ticket)
         async with background_tasks() as tasks:
             service = await questions.serve(client, made.view, settings.prefix, cluster(made))
+            tasks.start_soon(made.together.run)
             tasks.start_soon(made.keep_beating)
             tasks.start_soon(made.find_tickets)
             tasks.start_soon(made.audits.keep)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 
 import anyio
 import anyio.lowlevel
-import pytest
 
 from gated.core.policy import load_text
 from gated.core.redaction.vault import Vault
@@ -66,18 +65,15 @@ def asked(number: int) -> Input:
     return Input(subject, data, number, number, Ack(b"$JS.ACK.%d" % number, 1), None, None)
 
 
-def serving(log: Log, bus: Bus, overlaps: bool) -> Runs:
+def serving(log: Log, bus: Bus) -> Runs:
     outlet = Outlet(lambda subject, data, re: line(subject, data), bus.send, bus.acknowledge, tells_time=True)
-    runs = Runs(log, load_text(POLICY, "policy.yaml"), outlet, Vault(b"test"))  # type: ignore[arg-type]
-    runs.overlaps = overlaps
-    return runs
+    return Runs(log, load_text(POLICY, "policy.yaml"), outlet, Vault(b"test"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("overlaps", [True, False])
-async def test_what_is_decided_next_is_made_durable_while_what_was_is_said_and_all_is_said_in_order(overlaps: bool) -> None:
+async def test_what_is_decided_next_is_made_durable_while_what_was_is_said_and_all_is_said_in_order() -> None:
     log = Log()
     bus, count = Bus(log), BATCH + 8
-    runs = serving(log, bus, overlaps)
+    runs = serving(log, bus)
     for number in range(1, count + 1):
         runs.take(asked(number))
     async with anyio.create_task_group() as tasks:
@@ -89,27 +85,3 @@ async def test_what_is_decided_next_is_made_durable_while_what_was_is_said_and_a
         assert bus.said == log.durable == [f"t{number}" for number in range(1, count + 1)]
         runs.drain()
     assert (await runs.look(ThreadId("t1"))).runs.get(RunId("r")) is not None
-
-
-async def test_a_serialiser_among_many_decides_together_what_came_while_it_answered() -> None:
-    log = Log()
-    bus = Bus(log)
-    runs = serving(log, bus, overlaps=False)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(runs.run)
-        await anyio.wait_all_tasks_blocked()
-        runs.take(asked(1))
-        await until(lambda: len(log.durable) == 1)
-        for number in (2, 3, 4):
-            runs.take(asked(number))
-            await anyio.lowlevel.checkpoint()
-        assert log.appends == [1]
-        assert list(runs.threads.states) == ["t1"]
-        bus.open.set()
-        await until(lambda: len(bus.acknowledged) == 4)
-        assert log.appends == [1, 3]
-        assert bus.said == log.durable == ["t1", "t2", "t3", "t4"]
-        runs.take(asked(5))
-        runs.drain()
-    assert bus.said[4:] == ["t5"]
-    assert runs.drained.is_set()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 import anyio
@@ -25,7 +26,7 @@ from gated.events import Record, RunId, ThreadId
 from gated.ingress import is_id
 from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, open_api
-from gated.shell.log.jetstream_heads import Heads, check_chain, seq_of
+from gated.shell.log.jetstream_heads import Heads, check_chain, is_next, seq_of
 from gated.shell.log.jetstream_leases import EXPECTED, Leases
 from gated.shell.log.jetstream_messages import Messages
 from gated.shell.log.jetstream_names import Names, partition_of
@@ -139,13 +140,37 @@ class JetStreamLog(JetStreamReader):
             await self._explain(error)
         except LogUnavailable as error:
             raise LogUnavailable(f"cannot write the log: {error.why}") from error
+        self._grew(records, [places[end - 1] for end in accumulate(map(len, made))])
+
+    def _grew(self, records: Sequence[Record], places: Sequence[int]) -> None:
         self._doubtful, self._stored = False, max(places)
-        last = -1
-        for record, each in zip(records, made, strict=True):
-            last += len(each)
-            place = places[last]
+        for record, place in zip(records, places, strict=True):
             self._heads.grew(record, place)
             self._remember(record.thread, record.seq, place)
+
+    async def begin(self, records: Sequence[Record]) -> list[Outgoing] | None:
+        """The messages of an append of records of different threads, which is under way from now on until `ended` is told of it.
+
+        They are to be stored one by one, so on one replica. None: something stands in the way of that, and `append_many` is to be
+        asked, which waits for it or says what it is.
+        """
+        if self._doubtful or self._closed or self.leases.lost is not None or self._lock.locked():
+            return None
+        heads = self._heads.known({record.thread for record in records})
+        if heads is None or len(heads) < len(records) or not is_next(records, heads):
+            return None
+        messages = [message for record in records for message in self._made_of(record)]
+        if len(messages) > len(records):
+            return None
+        await self._lock.acquire()
+        self._doubtful = True
+        return messages
+
+    def ended(self, records: Sequence[Record], places: Sequence[int] | None) -> None:
+        """Where an append that has begun put its records. None: that is not known, or not all of them are stored."""
+        if places is not None:
+            self._grew(records, places)
+        self._lock.release()
 
     def _made_of(self, record: Record) -> list[Outgoing]:
         return self.messages.of_record(record, self.leases.place_of(partition_of(record.thread, self.partitions)))

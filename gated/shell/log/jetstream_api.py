@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -64,6 +65,9 @@ class Stored(NamedTuple):
     data: bytes
 
 
+Outcome = list[int] | LogError  # of a group of messages: their places, or why not all of them have one
+
+
 class JetStreamApi:
     """Questions of one connection. Made by `open_api`; `close` ends its inbox."""
 
@@ -72,7 +76,7 @@ class JetStreamApi:
         self._inbox = client.new_inbox()
         self._heard: dict[bytes, Callable[[Heard], None]] = {}
         self._asked = 0
-        self._waiting: dict[asyncio.Future[Any], tuple[float, float, str]] = {}  # until when, how long, for what
+        self._waiting: dict[asyncio.Future[Any] | _Stored, tuple[float, float, str]] = {}  # until when, how long, for what
         self._timer: asyncio.TimerHandle | None = None  # for the first of them: one for each would cost more than its question
         self._subscription: Subscription | None = None
 
@@ -123,15 +127,18 @@ class JetStreamApi:
 
     async def _in_time(self, answer: asyncio.Future[Any], what: str, seconds: float | None = None) -> Any:
         """What a question is answered. Raises `LogUnavailable` where that takes too long, or the connection is lost."""
-        loop, patience = answer.get_loop(), seconds or ACK_SECONDS
-        until = loop.time() + patience
-        self._waiting[answer] = until, patience, what
-        if self._timer is None or until < self._timer.when():
-            self._look_at(loop, until)
+        self._wait(answer, what, seconds)
         try:
             return await answer
         finally:
             del self._waiting[answer]
+
+    def _wait(self, answer: asyncio.Future[Any] | _Stored, what: str, seconds: float | None = None) -> None:
+        loop, patience = asyncio.get_running_loop(), seconds or ACK_SECONDS
+        until = loop.time() + patience
+        self._waiting[answer] = until, patience, what
+        if self._timer is None or until < self._timer.when():
+            self._look_at(loop, until)
 
     def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
@@ -141,7 +148,7 @@ class JetStreamApi:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """End the waits that took too long."""
         self._timer, now = None, loop.time()
-        for answer, (until, patience, what) in self._waiting.items():
+        for answer, (until, patience, what) in list(self._waiting.items()):
             if until <= now and not answer.done():
                 answer.set_exception(LogUnavailable(f"no answer to {what} within {patience:g}s"))
         left = [until for answer, (until, _, _) in self._waiting.items() if not answer.done()]
@@ -150,7 +157,7 @@ class JetStreamApi:
 
     def interrupt(self) -> None:
         """The connection was lost: what was asked over it may have been heard, and its answer will not come."""
-        for answer in self._waiting:
+        for answer in list(self._waiting):
             if not answer.done():
                 answer.set_exception(LogUnavailable("the connection was lost"))
 
@@ -210,24 +217,41 @@ class JetStreamApi:
         if not messages:
             return []
         self._check_sizes(messages)
-        stored = _StoredEach(len(messages))
+        ended: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        await self.post([messages], lambda found: None if ended.done() else ended.set_result(found))
+        (found,) = await ended
+        if isinstance(found, LogError):
+            raise found
+        return found
+
+    async def post(self, groups: Sequence[Sequence[Outgoing]], on_end: Callable[[list[Outcome]], None]) -> None:
+        """Send groups of messages to be stored one by one; `on_end` is told of each what became of it, in their order.
+
+        There is at least one message, and none that is larger than the server takes.
+        """
+        messages = [message for group in groups for message in group]
         first = self._asked + 1
         self._asked += len(messages)
-        tokens = [b"%d" % number for number in range(first, first + len(messages))]
-        for index, token in enumerate(tokens):
-            self._heard[token] = partial(stored.hear, index)
+        stored = _Stored(groups, lambda found: self._posted(first, stored, on_end, found))
+        hear = stored.hear
+        for index in range(len(messages)):
+            self._heard[b"%d" % (first + index)] = partial(hear, index)
         lines = [
             line(message.subject, message.data, f"{self._inbox}.{number}", message.headers)
             for number, message in enumerate(messages, first)
         ]
+        self._wait(stored, "an append")
         try:
             await self._send(b"".join(lines))
-            await self._in_time(stored.all, "an append")
-        finally:
-            for token in tokens:
-                self._heard.pop(token, None)
-            stored.spent()
-        return stored.places
+        except LogUnavailable as error:
+            if not stored.done():
+                stored.set_exception(error)
+
+    def _posted(self, first: int, stored: _Stored, on_end: Callable[[list[Outcome]], None], found: list[Outcome]) -> None:
+        del self._waiting[stored]
+        for number in range(first, first + stored.count):
+            del self._heard[b"%d" % number]
+        on_end(found)
 
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         """The server ends the connection of who sends more than it takes. Raises `Refused` before anything is sent."""
@@ -267,30 +291,46 @@ class _Acknowledged(msgspec.Struct):
 _ACKNOWLEDGED: Final = msgspec.json.Decoder(_Acknowledged)
 
 
-class _StoredEach:
-    """The places of messages that are stored one by one; `all` is done when all are, or one is not."""
+class _Stored:
+    """The places of messages that are stored one by one. `on_end` is told of their groups when all have their answers, or when
+    none will come any more."""
 
-    def __init__(self, count: int) -> None:
-        self.places = [0] * count
-        self.all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = count
+    def __init__(self, groups: Sequence[Sequence[Outgoing]], on_end: Callable[[list[Outcome]], None]) -> None:
+        self._ends = list(accumulate(map(len, groups)))
+        self._on_end = on_end
+        self._left = self.count = self._ends[-1]
+        self._places = [0] * self.count
+        self._failed: dict[int, LogError] = {}
+        self._over = False
 
     def hear(self, index: int, message: Heard) -> None:
-        if self.all.done() or self.places[index]:
+        if self._places[index] or index in self._failed:
             return
         try:
-            self.places[index] = _stored_at(message)
+            self._places[index] = _stored_at(message)
         except LogError as error:
-            self.all.set_exception(error)
-            return
+            self._failed[index] = error
         self._left -= 1
         if not self._left:
-            self.all.set_result(None)
+            self._end(None)
 
-    def spent(self) -> None:
-        """Nobody waits any longer: an error that came meanwhile is no longer news."""
-        if self.all.done() and not self.all.cancelled():
-            self.all.exception()
+    def done(self) -> bool:
+        return self._over
+
+    def set_exception(self, error: LogError) -> None:
+        """Nothing more is answered."""
+        self._end(error)
+
+    def _end(self, error: LogError | None) -> None:
+        self._over = True
+        self._on_end([self._outcome(start, end, error) for start, end in pairwise([0, *self._ends])])
+
+    def _outcome(self, start: int, end: int, error: LogError | None) -> Outcome:
+        for index in range(start, end) if self._failed else ():
+            if index in self._failed:
+                return self._failed[index]
+        places = self._places[start:end]
+        return error if error is not None and 0 in places else places
 
 
 def _stored_at(message: Heard) -> int:

@@ -7,7 +7,7 @@ writer wrote it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -38,6 +38,13 @@ class Heads:
         """A record was stored."""
         self._known[record.thread] = Head(record.seq, record.hash, place)
         self._known.move_to_end(record.thread)
+
+    def known(self, threads: Iterable[ThreadId]) -> dict[ThreadId, Head | None] | None:
+        """The last record of each thread, where nothing must be asked for that."""
+        try:
+            return {thread: self._known[thread] for thread in threads}
+        except KeyError:
+            return None
 
     async def of(self, threads: Sequence[ThreadId]) -> dict[ThreadId, Head | None]:
         """The last record of each thread. Raises `LogUnavailable`, `LogLocked`."""
@@ -74,6 +81,15 @@ class Heads:
 
 def seq_of(head: Head | None) -> int:
     return 0 if head is None else head.seq
+
+
+def is_next(records: Iterable[Record], heads: Mapping[ThreadId, Head | None]) -> bool:
+    """Whether records of different threads are the next of each."""
+    for record in records:
+        head = heads[record.thread]
+        if (record.seq, record.prev) != ((1, GENESIS) if head is None else (head.seq + 1, head.hash)):
+            return False
+    return True
 
 
 def check_chain(records: Sequence[Record], heads: dict[ThreadId, Head | None]) -> None:
