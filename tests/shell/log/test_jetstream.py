@@ -14,7 +14,7 @@ from gated.core.chain import verify_records
 from gated.events import Record, RunId, ThreadId
 from gated.shell.log import LogConflict, LogDamaged, LogError, LogLocked, LogUnavailable, jetstream, jetstream_api
 from gated.shell.log.jetstream import JetStreamLog
-from gated.shell.log.jetstream_api import Outgoing, Refused, Stored, open_api
+from gated.shell.log.jetstream_api import Outcome, Outgoing, Refused, Stored, open_api
 from gated.shell.log.jetstream_leases import EXPECTED, EXPECTED_ON
 from gated.shell.log.jetstream_names import Names, partition_of
 from gated.shell.log.jetstream_reader import HASH
@@ -84,6 +84,59 @@ async def test_every_form_of_append_is_fenced(cluster: JetStreamBackend, count: 
     assert await intact(fresh) == 1 + count
     await stale.close()
     await fresh.close()
+
+
+async def posted(api: jetstream_api.JetStreamApi, *groups: list[Outgoing] | None) -> list[Outcome]:
+    """What became of messages that were sent together."""
+    ended: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    await api.post([group for group in groups if group is not None], ended.set_result)
+    return await ended
+
+
+async def test_of_appends_that_are_sent_together_one_that_is_fenced_fails_alone(cluster: JetStreamBackend) -> None:
+    api = await open_api(await cluster.client())
+    shape = await ensure_streams(api, Names(cluster.prefix), 4, 1)
+    stale, sound = [JetStreamLog(api, Names(cluster.prefix), shape, worker) for worker in ("stale", "sound")]
+    await stale.take_over([partition_of(T, 4)])
+    await sound.take_over([partition_of(U, 4)])
+    for log, thread in ((stale, T), (sound, U)):
+        await log.append_many(chained(thread, 1))
+    other = await open_beside(cluster, only=[partition_of(T, 4)])
+    late, more = following(chained("t", 1)), following(chained("u", 1))
+    refused, stored = await posted(api, await stale.begin(late), await sound.begin(more))
+    assert isinstance(refused, Refused)
+    assert isinstance(stored, list)
+    stale.ended(late, None)
+    sound.ended(more, stored)
+    assert await sound.begin(late) is None  # not its next
+    with pytest.raises(LogLocked, match="worker other"):
+        await stale.append_many(late)
+    await sound.append_many(following(more))
+    assert [record.seq for record in await all_of(sound)] == [1, 1, 2, 3]
+    await other.close()
+    await api.close()
+
+
+async def test_an_append_that_is_sent_with_others_begins_only_where_nothing_stands_in_its_way(cluster: JetStreamBackend) -> None:
+    log, first, most = await cluster.open(), chained(), jetstream_api.SPARE
+    more = following(first)
+    assert await log.begin(first[:1]) is None  # it is not known where the thread ends
+    await log.append(T, 0, first)
+    assert await log.begin([*more, *following(more)]) is None  # two of a thread
+    large = following(first, text="x" * (log.api.client.max_payload - most))
+    assert await log.begin(large) is None  # it has parts
+    assert await log.begin(more) is not None
+    assert await log.begin(more) is None  # one is under way
+    cluster.hurry()
+    with cluster.stalled():
+        (lost,) = await posted(log.api, log.messages.of_record(more[0], log.leases.held[partition_of(T, 4)]))
+    assert isinstance(lost, LogUnavailable)
+    log.ended(more, None)
+    assert await log.begin(more) is None  # its outcome is not known
+    assert await log.get(T, 4) == more[0]
+    assert await log.begin(following(more)) is not None
+    log.ended(more, None)
+    await log.close()
 
 
 async def test_a_late_write_of_unknown_outcome_is_in_the_log_once(cluster: JetStreamBackend) -> None:
