@@ -152,6 +152,22 @@ FINDINGS: dict[str, tuple[list[tuple[str, str]], int, str, str]] = {
         "advice",
         "name the one that is meant",
     ),
+    "number in a restriction": (
+        [('"Write(file_path ~', '"Write(n = \\"1\\")", "Write(file_path ~')],
+        6,
+        "advice",
+        '`Write(n = "1")` compares text: the number is meant however it is written, and a text such as `01` or `1.0` gets past; '
+        "say in the tool's `schema` what type `n` is",
+    ),
+    "number inside an argument": (
+        [
+            ("on: pay, require", "on: 'pay(items[*].n = \"1.5\")', require"),
+            ("  pay: {", "  pay: {schema: {properties: {items: {items: {properties: {m: {type: number}}}}}}, "),
+        ],
+        23,
+        "advice",
+        "say in the tool's `schema` what type `items[*].n` is",
+    ),
     "positional glob in a machine": (
         [
             ("on: Write, from", 'on: "W*(/tmp/*)", from'),
@@ -452,6 +468,22 @@ def test_each_finding_with_its_line(name: str) -> None:
     matching = [item for item in found(text) if words in item[2]]
     assert matching, found(text)
     assert matching[0][:2] == (line, level), matching
+
+
+@pytest.mark.parametrize("said", ["type: integer", "type: string", "enum: [1, 2]", "const: 1"])
+@pytest.mark.parametrize(
+    ("field", "schema"),
+    [
+        ("n", "properties: {n: {%s}}"),
+        ("n.m", "properties: {n: {properties: {m: {%s}}}}"),
+        ("n[0]", "properties: {n: {items: {%s}}}"),
+    ],
+)
+def test_a_number_in_a_restriction_of_an_argument_with_a_type_is_no_finding(field: str, schema: str, said: str) -> None:
+    text = CLEAN.replace("approval_required: [pay]", f"approval_required: ['p*({field} = \"1\")']")
+    assert any("compares text" in message for _, _, message in found(text))
+    assert not any("compares text" in m for _, _, m in found(text.replace("  pay: {", f"  pay: {{schema: {{{schema % said}}}, ")))
+    assert found(CLEAN.replace("Write, pay]", "Write, 'pay(n = \"1\")']")) == []
 
 
 def test_a_finding_that_holds_by_a_default_is_said_once_and_where_the_default_stands() -> None:

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import re2
 
 from oracle.globs import check_glob, glob_matches
-from oracle.values import FIELD, Json, compact, parse_field, resolve, scalars_in, strings_in, text_of
+from oracle.values import (
+    FIELD,
+    Json,
+    compact,
+    parse_field,
+    plain_number,
+    plainly,
+    resolve,
+    scalars_in,
+    strings_in,
+    text_of,
+)
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 GLOB_NAME = re.compile(r"[A-Za-z0-9_.:/*?\[\]{},!-]+")
@@ -120,7 +131,7 @@ def matches_wide(text: str, tool: str, args: Json) -> bool:
     A wide match only ever adds: what matches exactly matches widely.
     """
     pattern = parse(text)
-    tried = [primary(args), *strings_in(args)]
+    tried = [primary(args), *strings_in(args), *[plain for value in args.values() for plain in plainly(value)]]
     return matches(text, tool, args) or (
         _name_matches(pattern, tool, fold=True)
         and (pattern.positional is None or any(_folded_glob(pattern.positional, s) for s in tried))
@@ -150,8 +161,8 @@ def condition_holds(condition: Condition, values: Json, *, fold: bool = False) -
     found = [text_of(v) for v in resolved]
     if condition.operator.startswith("!"):  # negative operators do not fold
         return any(not _operator(condition.operator[1:], condition.operand, text, fold=False) for text in found)
-    if fold:  # pains.md: a list around a value slips by no rule that forbids
-        found += [text for value in resolved for text in scalars_in(value)]
+    if fold:  # pains.md: a list around a value slips by no rule that forbids, nor does `1.0` for `1`
+        found += [text for value in resolved for text in [*plainly(value), *scalars_in(value)]]
     return any(_operator(condition.operator, condition.operand, text, fold=fold) for text in found)
 
 
@@ -159,5 +170,5 @@ def _operator(operator: str, operand: str, text: str, *, fold: bool) -> bool:
     if operator == "~":
         return _folded_glob(operand, text) if fold else glob_matches(operand, text)
     if operator == "=":
-        return operand == text or (fold and operand.casefold() == text.casefold())
+        return operand == text or (fold and text.casefold() in {operand.casefold(), plain_number(operand).casefold()})
     return compile_regex(operand, fold=fold).search(text) is not None

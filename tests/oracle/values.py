@@ -54,7 +54,27 @@ def scalars_in(value: Json) -> Iterator[str]:
     """Every scalar inside a list or an object as text, object keys included; of a scalar nothing."""
     items = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else []
     for item in items:
-        yield from scalars_in(item) if isinstance(item, list | dict) else [text_of(item)]
+        yield from scalars_in(item) if isinstance(item, list | dict) else [text_of(item), *plainly(item)]
+
+
+def plainly(value: Json) -> list[str]:
+    """Text in which whole numbers are written as such: RFC 8785, by which calls are the same, knows no `1.0`."""
+    return [] if isinstance(value, str | None) else [compact(_whole(value))]
+
+
+def _whole(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e21 else value
+
+
+def plain_number(text: str) -> str:
+    """The same of a text that writes a number."""
+    if re.fullmatch(r"-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?", text) and re.search("[.eE]", text):
+        return compact(_whole(float(text)))
+    return text
 
 
 def parse_field(text: str) -> list[Segment]:

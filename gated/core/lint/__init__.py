@@ -14,7 +14,7 @@ from gated.core.lint.barriers import barriers
 from gated.core.lint.detectors import detectors
 from gated.core.lint.lists import lists
 from gated.core.lint.machines import machines
-from gated.core.lint.patterns import comparisons, positionals
+from gated.core.lint.patterns import comparisons, numbers, positionals
 from gated.core.lint.people import people
 from gated.core.lint.rules import rules
 from gated.core.lint.threads import threads
@@ -26,5 +26,5 @@ __all__ = ["Advice", "lint", "threads"]
 def lint(policy: Policy) -> list[Advice]:
     """Every finding, part by part of the policy; what holds of several agents by a default is said once."""
     subject = Subject(policy)
-    parts = (agents, lists, comparisons, positionals, barriers, machines, rules, detectors, people)
+    parts = (agents, lists, comparisons, numbers, positionals, barriers, machines, rules, detectors, people)
     return list(dict.fromkeys(advice for part in parts for advice in part(subject)))

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from gated import canonical
+
 
 class Every(enum.Enum):
     """The steps that lead to many values."""
@@ -26,6 +28,7 @@ Step = str | int | Every
 MISSING: Final = object()
 
 _STEP: Final = re.compile(r"(?P<name>[A-Za-z0-9_$@-]+)|(?P<value>\*)|\[(?:(?P<index>\d{1,9})|(?P<item>\*))\]")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<point>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?")
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -122,8 +125,29 @@ def strings(value: Any) -> Iterator[str]:
             stack.extend(item)
 
 
+def digested(value: Any) -> Iterator[str]:
+    """A value as the digest of arguments has it, where that may be another text: 1.0 and 1e0 are 1."""
+    if isinstance(value, float | list | tuple | dict):
+        try:
+            yield canonical.encode(value).decode()
+        except ValueError:  # an embedder's value that is no JSON
+            return
+
+
+def is_number(text: str) -> bool:
+    """Whether a text writes a number in JSON."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def number_of(text: str) -> str:
+    """A text that writes a number in JSON, as the digest has that number; any other text as it is."""
+    found = _NUMBER.fullmatch(text)
+    return next(digested(float(text)), text) if found is not None and (found["point"] or found["exponent"]) else text
+
+
 def inside(value: Any) -> Iterator[str]:
-    """Every scalar in a list or a map as text, keys included."""
+    """What else a value is to a restriction: itself as digested, and every scalar in a list or a map as text, keys included."""
+    yield from digested(value)
     stack = [value]
     while stack:
         item = stack.pop()
@@ -134,3 +158,4 @@ def inside(value: Any) -> Iterator[str]:
             stack.extend(item)
         elif item is not value:
             yield render(item)
+            yield from digested(item)

@@ -2,8 +2,9 @@ r"""Tool-call patterns: `Bash`, `Bash(npm *)`, `Edit(file_path ~ "src/**")`, `mc
 
 Three ways to match. *Exact* is what is written. *Wide* is for restrictions: names and positive operators fold case, a
 positional glob is tried on every argument and every string in them too, and a positive operator on whatever is inside the
-field's value, so that neither a capital nor a junk argument nor a list around a value shakes it off. *Allowed* is for grants:
-exact, and a positional glob only ever matches one-key arguments.
+field's value and on numbers in the one spelling that the digest of arguments knows, so that neither a capital nor a junk
+argument nor a list around a value nor `1.0` for `1` shakes it off. *Allowed* is for grants: exact, and a positional glob only
+ever matches one-key arguments.
 INVARIANT: allowed implies exact, and exact implies wide.
 Regexes are RE2's: linear time on attacker text; what RE2 does not take is a `PatternError`.
 """
@@ -46,16 +47,18 @@ class PatternError(ValueError):
 class Condition:
     """`field OP "value"`: holds where one of the field's values does. A field that leads nowhere never holds."""
 
-    __slots__ = ("_any", "_holds", "_key", "_steps", "_wide", "op", "text")
+    __slots__ = ("_any", "_holds", "_key", "_wide", "op", "steps", "text", "wants_number")
 
-    def __init__(self, steps: tuple[fields.Step, ...], op: str, text: str, holds: Test, wide: Test, *, any: bool) -> None:
-        self._steps, self._holds, self._wide, self.op, self.text, self._any = steps, holds, wide, op, text, any
+    def __init__(self, steps: tuple[fields.Step, ...], op: str, operand: str, text: str, holds: Test, wide: Test) -> None:
+        self.steps, self.op, self.text, self._holds, self._wide = steps, op, text, holds, wide
+        self._any = op == "~" and bool(operand) and not operand.strip("*")
+        self.wants_number = op == "=" and fields.is_number(operand)
         self._key = steps[0] if len(steps) == 1 and isinstance(steps[0], str) else None
 
     @property
     def root(self) -> str | None:
         """The argument that its field lies in; None: any."""
-        return self._steps[0] if isinstance(self._steps[0], str) and not isinstance(self._steps[0], fields.Every) else None
+        return self.steps[0] if isinstance(self.steps[0], str) and not isinstance(self.steps[0], fields.Every) else None
 
     def holds(self, args: Args) -> bool:
         if self._key is not None:  # one plain field, the usual case
@@ -78,12 +81,12 @@ class Condition:
 
     def follows_from(self, other: Condition) -> bool:
         """Whether it holds wherever the other does, as far as that can be seen."""
-        return self.text == other.text or (self._any and self._steps == other._steps)
+        return self.text == other.text or (self._any and self.steps == other.steps)
 
     def _found(self, args: Args) -> Iterable[Any]:
         if self._key is not None:
             return (args[self._key],) if self._key in args else ()
-        return fields.resolve(self._steps, args)
+        return fields.resolve(self.steps, args)
 
 
 class Pattern:
@@ -135,6 +138,11 @@ class Pattern:
             return frozenset()
         roots = [condition.root for condition in self._conditions]
         return None if self._glob is not None or None in roots else frozenset(root for root in roots if root)
+
+    @property
+    def numbers(self) -> list[Condition]:
+        """The conditions that compare an argument with a text that writes a number."""
+        return [condition for condition in self._conditions if condition.wants_number]
 
     @property
     def positional(self) -> bool:
@@ -226,7 +234,10 @@ def primary(args: Args) -> str:
 def _everything(args: Args) -> Iterator[str]:
     """What a wide positional glob is tried on: each argument as if it were the only one, every string, all as JSON."""
     yield from fields.strings(args)
-    yield from (fields.render(value) for value in args.values() if not isinstance(value, str))
+    for value in args.values():
+        if not isinstance(value, str):
+            yield fields.render(value)
+            yield from fields.digested(value)
     yield fields.compact(args)
 
 
@@ -315,8 +326,7 @@ def _condition(text: str, head: re.Match[str], value: re.Match[str], offset: int
     holds, wide = _part(text, offset + value.start(1), _OPERATORS[op.removeprefix("!")], operand)
     if op.startswith("!"):  # these do not fold: ignoring case, they would hold of less
         holds = wide = _negated(holds)
-    anything = op == "~" and bool(operand) and not operand.strip("*")
-    return Condition(steps, op, f'{field} {op} "{value[1]}"', holds, wide, any=anything)
+    return Condition(steps, op, operand, f'{field} {op} "{value[1]}"', holds, wide)
 
 
 # --- tests: the exact one and the wide one ----------------------------------------------------------------------------
@@ -348,6 +358,12 @@ def _negated(test: Test) -> Test:
     return lambda value: not test(value)
 
 
+def _values(text: str) -> tuple[Test, Test]:
+    """`=`: `1.0` is 1 to a restriction, as in the digest of arguments."""
+    folded = {fold(text), fold(fields.number_of(text))}
+    return text.__eq__, lambda value: fold(value) in folded
+
+
 def _equals(text: str) -> tuple[Test, Test]:
     folded = fold(text)
     return text.__eq__, lambda value: fold(value) == folded
@@ -370,4 +386,4 @@ def _regex(text: str, *, fold: bool = False) -> Any:
         raise _RegexError(f"`{text}` is no regex of RE2: {said.decode() if isinstance(said, bytes) else said}") from error
 
 
-_OPERATORS: Final[Mapping[str, Callable[[str], tuple[Test, Test]]]] = {"=": _equals, "~": _globs, "=~": _regexes}
+_OPERATORS: Final[Mapping[str, Callable[[str], tuple[Test, Test]]]] = {"=": _values, "~": _globs, "=~": _regexes}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gated.canonical import args_digest
 from gated.core.order.patterns import PatternError, compile_conditions, compile_pattern
 
 PUBLISHED = json.loads((Path(__file__).parents[2] / "scenarios" / "patterns.json").read_text())
@@ -131,6 +132,21 @@ ARGS = {"file_path": "src/a.rs", "n": 7, "list": ["x", {"id": "v"}], "none": Non
         ('T(n ~ "1*")', "T", {"n": 10**40}, True, True, True),
         ("T(*1*)", "T", {"n": 10**40, "f": 1.5}, True, True, False),
         ('T(n = "1.5")', "T", {"n": 1.5}, True, True, True),
+        ('T(n = "1")', "T", {"n": 1.0}, False, True, False),
+        ('T(n = "1")', "T", {"n": [{"x": 1e0}]}, False, True, False),
+        ('T(n = "1")', "T", {"n": "1.0"}, False, False, False),
+        ('T(n = "1.0")', "T", {"n": 1}, False, True, False),
+        ('T(n = "-0.50e1")', "T", {"n": -5}, False, True, False),
+        ('T(n = "1e400")', "T", {"n": 1e300}, False, False, False),
+        ('T(n = "1_0.0")', "T", {"n": 10}, False, False, False),
+        ('T(n ~ "10??")', "T", {"n": 1e3}, False, True, False),
+        ('T(n = "1e+22")', "T", {"n": 1e22}, False, True, False),
+        ("T(1)", "T", {"n": 1.0, "junk": 1}, False, True, False),
+        ('T(n = "[1]")', "T", {"n": [1.0]}, False, True, False),
+        ("T([[]1])", "T", {"n": [1.0]}, False, True, False),
+        ('T(n = "1")', "T", {"n": float("nan")}, False, False, False),
+        ('T(n != "1")', "T", {"n": 1.0}, True, True, True),
+        ('T(n != "1.0")', "T", {"n": 1.0}, False, False, False),
         ('T(n = "false")', "T", {"n": False}, True, True, True),
         ('T(s = "STRASSE")', "T", {"s": "straße"}, False, True, False),
     ],
@@ -269,6 +285,23 @@ def test_neither_junk_nor_a_capital_shakes_a_restriction_off(glob: str, args: di
     if len(args) == 1 and pattern.matches("T", args):
         assert pattern.matches_wide("t", {**args, "junk": junk})
         assert pattern.matches_wide("t", {"other": junk, **args})
+
+
+@given(PATTERNS | st.sampled_from(['T(a = "1.0")', 'T(*.b = "2e0")', "T(1)"]), ARGUMENTS)
+def test_a_point_behind_a_whole_number_shakes_no_restriction_off(text: str, args: dict[str, Any]) -> None:
+    pattern, whole = compile_pattern(text), written_whole(args)
+    assert args_digest("T", whole) == args_digest("T", args)
+    if "!" not in text and pattern.matches_wide("T", whole):
+        assert pattern.positional or pattern.matches_wide("T", args)
+
+
+def written_whole(value: Any) -> Any:
+    """With `1` for `1.0`."""
+    if isinstance(value, dict):
+        return {key: written_whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [written_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @given(ARGUMENTS, JSON)
