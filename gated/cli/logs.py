@@ -43,7 +43,7 @@ from gated.core.redaction.vault import Unreadable
 from gated.core.replay import Difference, Replayer
 from gated.events import Body, Record, ThreadId, encode, unseal
 from gated.shell.custody import Copies, folder_of_keys, open_custody
-from gated.shell.log.anchors import archived_states
+from gated.shell.log.anchors import anchors_of, archived_states
 from gated.shell.log.archive import Archived, archive
 from gated.shell.log.following import followable
 from gated.shell.log.jsonl import Imported, JsonlLog, export_lines, read_export, take_in
@@ -269,19 +269,35 @@ def export(
     if target.exists() and Path(log).exists() and target.samefile(log):
         fail(f"`{target}` is the log itself: write the export to another file")
 
-    async def work() -> int:
+    async def work() -> tuple[int, int]:
         async with open_log(log) as opened:
             threads = await threads_of(opened, run)
+            left_out = await _left_out(opened, threads) if form is Format.jsonl else 0
             async with whole_file(target) as out:
-                return await _write_lines(opened, threads, form, out)
+                return await _write_lines(opened, threads, form, out), left_out
 
-    lines = run_async(work)
+    lines, left_out = run_async(work)
+    if left_out:
+        why = "on a thread that was archived: what follows an archive verifies with it alone"
+        errors.print(f"[yellow]{some(left_out, 'record')} left out[/], {why}", highlight=False, soft_wrap=True)
     if target == STDOUT:
         return
     if json_:
-        say_json({"file": name, "lines": lines})
+        say_json({"file": name, "lines": lines, "left_out": left_out})
     else:
         say(f"{some(lines, 'line')} written to {escape(name)}")
+
+
+async def _left_out(log: Readable, threads: set[ThreadId] | None) -> int:
+    """How many records an export cannot hold; where these are all that there are of a run, the command ends."""
+    anchors = await anchors_of(log)
+    if anchors is None:
+        return 0
+    gone = anchors.heads.keys()
+    if threads is not None and gone >= threads:
+        fail("the run's thread was archived, and what the log has of it verifies with its archive alone: export that", NO)
+    wanted = gone if threads is None else gone & threads
+    return sum([record.thread in wanted async for _, record in log.read_all()])
 
 
 async def _write_lines(log: Readable, threads: set[ThreadId] | None, form: Format, out: anyio.AsyncFile[bytes]) -> int:

@@ -103,6 +103,22 @@ async def test_the_gate_goes_on_after_it(folder: Path) -> None:
     assert json.loads(text)["flipped"] == 0
 
 
+async def test_an_export_says_what_it_leaves_out(folder: Path) -> None:
+    """What follows on an archived thread was left out without a word, of a run all of it."""
+    log, out = folder / "log.db", folder / "all.jsonl"
+    assert json.loads((await run("log", "export", log, out, "--json"))[1])["left_out"] == 0
+    assert (await run("log", "archive", log, folder / "old.jsonl"))[0] == 0
+    async with server(folder) as (_, bus), daemon_on(bus, folder), bus.agent("worker") as worker:
+        await worker.run(run="done1").check("read", {"late": True})
+    status, text, error = await run("log", "export", log, out)
+    assert (status, "1 record left out, on a thread that was archived" in error, "left out" in text) == (0, True, False)
+    assert json.loads((await run("log", "export", log, out, "--json"))[1])["left_out"] == 1
+    assert (await anyio.to_thread.run_sync(verified, out))["records"] == 2
+    assert json.loads((await run("log", "export", log, out, "--run", "open", "--json"))[1])["left_out"] == 0
+    status, _, error = await run("log", "export", log, folder / "none.jsonl", "--run", "done1")
+    assert (status, "the run's thread was archived" in error, (folder / "none.jsonl").exists()) == (1, True, False)
+
+
 @pytest.mark.parametrize(
     ("statements", "said"),
     [
