@@ -232,7 +232,7 @@ class JetStreamApi:
         messages = [message for group in groups for message in group]
         first = self._asked + 1
         self._asked += len(messages)
-        stored = _Stored(groups, lambda found: self._posted(first, stored, on_end, found))
+        stored = _Stored(groups, first, on_end, self._posted)
         hear = stored.hear
         for index in range(len(messages)):
             self._heard[b"%d" % (first + index)] = partial(hear, index)
@@ -247,11 +247,11 @@ class JetStreamApi:
             if not stored.done():
                 stored.set_exception(error)
 
-    def _posted(self, first: int, stored: _Stored, on_end: Callable[[list[Outcome]], None], found: list[Outcome]) -> None:
+    def _posted(self, stored: _Stored) -> None:
+        """Nothing is heard any more of messages that were posted."""
         del self._waiting[stored]
-        for number in range(first, first + stored.count):
+        for number in range(stored.first, stored.first + stored.count):
             del self._heard[b"%d" % number]
-        on_end(found)
 
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         """The server ends the connection of who sends more than it takes. Raises `Refused` before anything is sent."""
@@ -292,12 +292,18 @@ _ACKNOWLEDGED: Final = msgspec.json.Decoder(_Acknowledged)
 
 
 class _Stored:
-    """The places of messages that are stored one by one. `on_end` is told of their groups when all have their answers, or when
-    none will come any more."""
+    """The places of messages that are stored one by one, from number `first` on. `forget` is called, and `on_end` told of their
+    groups, when all have their answers, or when none will come any more."""
 
-    def __init__(self, groups: Sequence[Sequence[Outgoing]], on_end: Callable[[list[Outcome]], None]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Outgoing]],
+        first: int,
+        on_end: Callable[[list[Outcome]], None],
+        forget: Callable[[_Stored], None],
+    ) -> None:
+        self.first, self._on_end, self._forget = first, on_end, forget
         self._ends = list(accumulate(map(len, groups)))
-        self._on_end = on_end
         self._left = self.count = self._ends[-1]
         self._places = [0] * self.count
         self._failed: dict[int, LogError] = {}
@@ -323,6 +329,7 @@ class _Stored:
 
     def _end(self, error: LogError | None) -> None:
         self._over = True
+        self._forget(self)
         self._on_end([self._outcome(start, end, error) for start, end in pairwise([0, *self._ends])])
 
     def _outcome(self, start: int, end: int, error: LogError | None) -> Outcome:
