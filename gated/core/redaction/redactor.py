@@ -260,6 +260,8 @@ def _is_long_number(value: Any) -> bool:
 
 def _short(value: Any) -> str | None:
     """The lines of a short value; None of another, of which no more than `FEW` parts are looked at."""
+    if type(value) is dict and len(value) <= FEW and (text := _flat(value)) is not None:
+        return text if len(text) <= SHORT else None
     parts = [value]
     for part in parts:
         kind = type(part)
@@ -274,15 +276,20 @@ def _short(value: Any) -> str | None:
     return text if len(text) <= SHORT else None
 
 
+def _flat(value: dict[str, Any]) -> str | None:
+    """The lines of what has nothing but texts under its keys, as the usual call's arguments."""
+    try:
+        return "\n".join((*value, *value.values()))
+    except TypeError:
+        return None
+
+
 def _lines(value: Any) -> str:
     """Every text, key and long number of a value, a line each; walked without recursion."""
     if type(value) is str:
         return value
-    if type(value) is dict:
-        try:
-            return "\n".join((*value, *value.values()))  # the usual call: names and texts
-        except TypeError:
-            pass
+    if type(value) is dict and (text := _flat(value)) is not None:
+        return text
     found: list[str] = []
     stack = [value]
     while stack:
