@@ -6,12 +6,13 @@ A command's module is imported when the command is asked for: importing all of t
 from __future__ import annotations
 
 from importlib import import_module, metadata
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gated.cli.help import Group
+from gated.documents import did_you_mean
 
 # Title -> command, or group of commands -> the module of `gated.cli` whose `app` holds it.
 SECTIONS: Final = {
@@ -40,6 +41,11 @@ class Lazy(Group):
 
     def sections(self, ctx: object) -> dict[str, list[str]]:
         return {title: list(commands) for title, commands in SECTIONS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS) or '.'}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         if cmd_name not in COMMANDS:

@@ -34,7 +34,7 @@ def barriers(
     log_: LogOption = None,
     data: Folder = None,
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="Compute this policy's barriers, not those the runs were bound to.")
+        Path | None, typer.Option("--policy", "-p", help="Compute this policy's barriers, not those the runs were bound to.")
     ] = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
@@ -87,7 +87,9 @@ def _values(curve: Curve, barrier: str) -> list[float]:
 
 def _print(found: Sequence[Closest], curves: Curves, verified: Verified, recorded: Recorded) -> None:
     columns = ("barrier", "runs", "closest", "in run", "after call", "record", "its curve, from 0")
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
     for item in found:
         colour = "red" if item.value < 0 else "yellow" if item.value == 0 else "green"
         line = sparkline(_values(curves[(item.thread, item.run)], item.barrier))

@@ -6,11 +6,15 @@ import json
 from typing import Annotated, Any
 
 import typer
+from msgspec import Struct
 from nats.errors import Error as NatsError
 
 from gated import wire
 from gated.cli.help import group
-from gated.cli.output import NO, Json, Prefix, fail, run_async, say, say_json, table
+from gated.cli.operator import Creds
+from gated.cli.output import NO, Authority, Json, Prefix, fail, run_async, say, say_json, table, telling
+from gated.cli.passwords import NoPassword, PasswordFile
+from gated.cli.shared import taking
 from gated.shell.bus import connect
 from gated.shell.login import login
 from gated.units import some
@@ -18,18 +22,39 @@ from gated.units import some
 app = group("The workers that share a log on the bus.", "gated cluster status --nats nats://bus:4222 --user operator:ann")
 
 Url = Annotated[str, typer.Option("--nats", envvar="GATED_NATS_URL", help="URL of the NATS cluster; several with commas.")]
-User = Annotated[
-    str, typer.Option(envvar="GATED_NATS_USER", help="Who asks: `operator:NAME`. The password: GATED_NATS_PASSWORD.")
-]
+User = Annotated[str, typer.Option(envvar="GATED_NATS_USER", help="Who asks: `operator:NAME`.")]
 
 ANSWER_SECONDS = 20.0
 
 
-@app.command("status", epilog="Example: GATED_NATS_PASSWORD=… gated cluster status --nats nats://bus:4222 --user operator:ann")
-def status(
+class Bus(Struct, frozen=True):
+    """The cluster's server, and as whom to ask there."""
+
+    url: str
+    prefix: str
+    login: dict[str, Any]
+
+
+def bus_of(
     url: Url = "",
     user: User = "",
+    password_file: PasswordFile = None,
+    password: NoPassword = None,
+    creds: Creds = None,
+    tls_ca: Authority = None,
     prefix: Prefix = wire.PREFIX,
+) -> Bus:
+    """The options of both commands."""
+    with telling():
+        asked = login(url, user=user or None, password_file=password_file, creds=creds, ca=tls_ca)
+    return Bus(asked.url, prefix, asked.credentials)
+
+
+@app.command("status", epilog="Example: GATED_NATS_PASSWORD=… gated cluster status --nats nats://bus:4222 --user operator:ann")
+@taking(bus_of)
+def status(
+    bus: Bus,
+    *,
     all_: Annotated[bool, typer.Option("--all", help="Every partition, also those where nothing waits.")] = False,
     json_: Json = False,
 ) -> None:
@@ -37,7 +62,7 @@ def status(
 
     Exit status 1 where inputs wait and no worker has their partition.
     """
-    found = run_async(lambda: _ask(url, user, prefix, "cluster.status", {}))
+    found = run_async(lambda: _ask(bus, "cluster.status", {}))
     stuck = [one for one in found["partitions"] if one["lag"] and one["owner"] is None]
     if json_:
         say_json(found)
@@ -95,16 +120,16 @@ def _seconds(age: float | None) -> str:
 
 
 @app.command("drain", epilog="Example: gated cluster drain web1-4711-a3f0 --nats nats://bus:4222 --user operator:ann")
+@taking(bus_of)
 def drain(
     worker: Annotated[str, typer.Argument(help="The worker, as `gated cluster status` names it.")],
-    url: Url = "",
-    user: User = "",
-    prefix: Prefix = wire.PREFIX,
+    *,
+    bus: Bus,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take its share again.")] = False,
     json_: Json = False,
 ) -> None:
     """Let a worker hand its partitions over and take no more; it can be stopped then without anybody waiting."""
-    done = run_async(lambda: _ask(url, user, prefix, "cluster.drain", {"worker": worker, "undo": undo}))
+    done = run_async(lambda: _ask(bus, "cluster.drain", {"worker": worker, "undo": undo}))
     if json_:
         say_json(done)
     elif undo:
@@ -115,14 +140,13 @@ def drain(
         fail(f"worker `{worker}` still has {some(done['left'], 'partition')}", NO)
 
 
-async def _ask(url: str, user: str, prefix: str, verb: str, question: dict[str, Any]) -> Any:
-    asked = login(url, user=user or None)
-    client = await connect(asked.url, "gated cluster", lambda: None, **asked.credentials)
+async def _ask(bus: Bus, verb: str, question: dict[str, Any]) -> Any:
+    client = await connect(bus.url, "gated cluster", lambda: None, **bus.login)
     try:
-        answer = await client.request(f"{prefix}.api.{verb}", json.dumps(question).encode(), timeout=ANSWER_SECONDS)
+        answer = await client.request(f"{bus.prefix}.api.{verb}", json.dumps(question).encode(), timeout=ANSWER_SECONDS)
     except (NatsError, TimeoutError) as error:
         why = str(error) or "no answer in time"
-        fail(f"no worker answers `{verb}` on {asked.url}: {why}; is `gated serve --log nats:` running?")
+        fail(f"no worker answers `{verb}` on {bus.url}: {why}; is `gated serve --log nats:` running?")
     finally:
         await client.close()
     if answer.headers and "Nats-Service-Error" in answer.headers:

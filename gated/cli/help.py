@@ -9,13 +9,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 WORDS: Final = frozenset({"note", "reason", "task", "command"})  # texts that may be empty: nobody looks them up
 
 
 class Command(TyperCommand):
-    """Takes no empty text for a name, a place or a time: passed over, it would be as if it had not been given."""
+    """Takes no empty text for a name, a place or a time: passed over, it would be as if it had not been given.
+
+    What it is given without an option is written in capitals, as in whatever shows how it is used.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument) and parameter.name is not None:
+                parameter.metavar = parameter.metavar or parameter.name.upper()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))

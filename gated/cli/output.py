@@ -6,6 +6,7 @@ Agents wrote much of what is shown: none of it reaches a terminal as anything bu
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -31,7 +32,7 @@ from gated.errors import GatedError
 from gated.events import UnsealError
 from gated.shell.nats_config import UserError, checked_prefix
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text, on one line.")]
 
 Keys = Annotated[
     Path | None, typer.Option(help="Folder of the log's keys, to read what was kept encrypted; default: where `gated` put it.")
@@ -80,7 +81,22 @@ def say(text: str) -> None:
 
     A word is never broken: an address or a digest longer than a line can still be opened or copied.
     """
-    console.print(on_one_line(text), highlight=False, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
+    line = console.render_str(on_one_line(text))
+    for part in _broken(line, console.width) if console.is_terminal else (line,):
+        console.print(part, highlight=False, soft_wrap=True)
+
+
+def _broken(line: Text, width: int) -> Iterable[Text]:
+    """Lines of so many cells, each of whole words."""
+    breaks, used = list[int](), 0
+    for word in re.finditer(r"\s*\S+\s*", line.plain):
+        if used and used + cell_len(word[0].rstrip()) > width:
+            breaks.append(word.start())
+            used = 0
+        used += cell_len(word[0])
+    for part in line.divide(breaks):
+        part.rstrip()
+        yield part
 
 
 def say_beneath(head: str, text: str) -> None:

@@ -42,7 +42,7 @@ app = group("Check, test and look at a policy.", "gated policy check policy.yaml
 def run_scenarios(
     files: Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.", metavar="FILE…")],
     seed: Annotated[int, typer.Option(help="Draws the interleavings of concurrent steps.")] = 0,
-    json_: Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line, for each scenario.")] = False,
 ) -> None:
     """Run scenario files; of a folder, all that are in it. Exit status 0: all hold; 1: one fails; 2: a file cannot be read."""
 

@@ -22,6 +22,7 @@ from gated.cli.watch import watch as watch_tickets
 app = group("Calls that wait for people.", "gated tickets watch --as ana")
 
 TicketArgument = Annotated[str, typer.Argument(help="The ticket's id.", metavar="TICKET")]
+NOBODY = "local"  # the approver that a command speaks for where nobody says who they are
 Note = Annotated[str, typer.Option(help="A note for the log and the agent.")]
 
 
@@ -48,7 +49,7 @@ def whereabouts(
         role, _, by = user.partition(":")
         if role != "approver" or not by:
             fail(f"you log in as `{user}`, and tickets are for `approver:NAME`: log in as one, or say with --as who you are")
-    by = by or "local"
+    by = by or NOBODY
     if nats is not None and creds is None and user is None:
         user = f"approver:{by}"
     return Whereabouts(by, data, nats, user, password_file, creds, tls_ca, prefix if nats else wire.PREFIX)
@@ -122,6 +123,8 @@ def approve(
     more: dict[str, Any] = {"note": note}
     if args is not None:
         more["args"] = _json(args, "--args")
+        if not isinstance(more["args"], dict):
+            fail("`--args` is no JSON object: it holds an argument's value by its name")
     if result is not None:
         more["result"] = _json(result, "--result")
     if remember != "once":
@@ -197,11 +200,20 @@ def _answer(where: Whereabouts, ticket: str, decision: str, more: dict[str, Any]
     if json_:
         say_json(said)
     elif refused:
-        fail(f"{said['code']}: {said['reason']}", NO)
+        fail(f"{said['code']}: {said['reason']}{who_instead(where, said['code'])}", NO)
     else:
         say(f"ticket {escape(ticket)} {escape(ticket_text.became(said))}")
     if refused:
         raise typer.Exit(NO)
+
+
+def who_instead(where: Whereabouts, code: str) -> str:
+    """What helps whoever did not say who they are."""
+    return (
+        f"; you are `{NOBODY}` here: say with --as who you are"
+        if (where.by, code) == (NOBODY, "approvals.not_authorised")
+        else ""
+    )
 
 
 def _json(text: str, option: str) -> Any:

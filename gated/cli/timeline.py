@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from gated.cli.output import colour, console, draw, on_one_line, say, told_apart
+from gated.cli.output import colour, console, draw, on_one_line, say, say_beneath, told_apart
 from gated.cli.plots import sparkline
 from gated.core.curves import Curve
 from gated.core.timeline import Span, Timeline
@@ -31,14 +31,14 @@ def show(view: dict[str, Any], found: Timeline, curve: Curve | None) -> None:
     say("[dim]░ waits for people  █ runs  · asked or denied[/]")
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("at", "call", "tool", f"{'0':<{width - 8}}{_seconds(length):>8}", "verdict", "outcome"):
-        drawn.add_column(title, no_wrap=title not in ("verdict", "outcome"))
+        drawn.add_column(title, no_wrap=title not in ("verdict", "outcome"), overflow="fold")
     calls = told_apart((span.call for span in found.spans), CALL)
     tools = told_apart((span.tool for span in found.spans), TOOL)
     for span in found.spans:
         drawn.add_row(*_row(span, found, length, width, calls[span.call], tools[span.tool]))
     draw(drawn)
     for mark in found.marks:
-        say(f"[dim]{f'+{_seconds(mark.at - found.opened_at)}':>8}[/]  {escape(mark.what)}")
+        say_beneath(f"[dim]{f'+{_seconds(mark.at - found.opened_at)}':>8}[/]", escape(mark.what))
     if curve is not None and curve.samples:
         names = list(dict.fromkeys(name for sample in curve.samples for name in sample.values))
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ class _Command(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         told: list[str] = []
-        for word, following in zip(args, [*args[1:], None], strict=True):
+        for word, following in zip_longest(args, args[1:]):
             told += [word, FailOn.flips] if word == "--fail-on" and following not in {*FailOn, ""} else [word]
         return super().parse_args(ctx, told)
 

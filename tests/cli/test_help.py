@@ -81,6 +81,30 @@ def test_a_note_may_be_empty() -> None:
     assert (done.exit_code, "no gate runs with the folder" in done.output) == (2, True)
 
 
+def test_a_name_that_is_nearly_a_command_is_told() -> None:
+    for words, meant in ((["tickes"], "`tickets`"), (["polcy", "check"], "`policy`"), (["runs", "shwo"], "'show'")):
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, f"id you mean {meant}" in done.output) == (2, True)
+    assert "No such command 'zzzz'.\n" in CliRunner().invoke(app, ["zzzz"]).output
+
+
+VERBS = [(path, command) for path, command in EVERY if not hasattr(command, "list_commands")]
+
+
+@pytest.mark.parametrize(("path", "command"), VERBS, ids=[" ".join(path) for path, _ in VERBS])
+def test_what_stands_without_an_option_is_in_capitals(path: tuple[str, ...], command: Any) -> None:
+    usage = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"}).output.splitlines()[0]
+    words = usage.removeprefix(f"Usage: gated {' '.join(path)}")
+    assert words == words.upper()
+
+
+def test_what_lacks_an_option_says_which() -> None:
+    """`gated what-if` alone was a traceback."""
+    for words, lacks in ((["what-if"], "--policy"), (["serve"], "--policy"), (["notify", "follow"], "--cursor")):
+        done = CliRunner().invoke(app, words)
+        assert (done.exit_code, f"Missing option '{lacks}'" in done.output) == (2, True)
+
+
 def test_every_command_is_under_a_title() -> None:
     said = CliRunner().invoke(app, ["--help"]).output
     assert [name for name in COMMANDS if f"  {name} " not in said] == []

@@ -14,6 +14,8 @@ from typing import Any
 from anyio.from_thread import start_blocking_portal
 
 from cli.command import gated
+from gated.cli.desk import Whereabouts
+from gated.cli.tickets import who_instead
 from gated.client import Call, Verdict
 from patience import PATIENCE
 from shell.live import POLICY, Live, gate
@@ -73,6 +75,13 @@ def test_what_expires_first_stands_first(tmp_path: Path) -> None:
         assert [line.split()[0] for line in tickets(tmp_path, "ls")[1].splitlines()[1:]] == wanted
 
 
+def test_whoever_did_not_say_who_they_are_hears_how(tmp_path: Path) -> None:
+    code = "approvals.not_authorised"
+    assert "you are `local` here: say with --as who you are" in who_instead(Whereabouts("local", tmp_path), code)
+    assert who_instead(Whereabouts("ana", tmp_path), code) == ""
+    assert who_instead(Whereabouts("local", tmp_path), "approvals.expired") == ""
+
+
 def test_a_list_by_a_pipe_has_every_cell_whole(tmp_path: Path) -> None:
     """It was cut at 80 columns, for whoever looked for a word in it."""
     amount = 10**110
@@ -108,6 +117,8 @@ def test_answering(tmp_path: Path) -> None:
         assert (status, "is rejected: reject by bob at 20" in error) == (1, True)
         assert tickets(tmp_path, "approve", "t404", "--as", "bob")[0] == 1
         assert tickets(tmp_path, "approve", ids[4], "--args", "{")[0] == 2
+        status, _, error = tickets(tmp_path, "approve", ids[4], "--args", "[1]")
+        assert (status, "`--args` is no JSON object" in error) == (2, True)
         status, _, error = tickets(tmp_path, "ls", "--as", "eve")
         assert (status, "it knows ana, bob" in error) == (2, True)
 
