@@ -6,7 +6,7 @@ Wherever several are listed, the one that expires first stands first: who answer
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
 
@@ -43,6 +43,7 @@ class OpenTicket(Struct, frozen=True):
     undelivered: tuple[str, ...]
     opened_at: int
     expires_at: int
+    hidden_bytes: int = 0  # of the arguments of all calls, which the preview does not show
 
 
 def place(expires_at: int | str, ticket: str) -> tuple[int | str, str]:
@@ -52,7 +53,7 @@ def place(expires_at: int | str, ticket: str) -> tuple[int | str, str]:
 
 def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) -> OpenTicket:
     """The line of a list that a ticket is."""
-    text, size = _preview(ticket)
+    preview = preview_of(ticket)
     return OpenTicket(
         ticket=ticket.id,
         thread=thread,
@@ -61,8 +62,9 @@ def open_ticket(thread: ThreadId, run_id: RunId, run: RunState, ticket: Ticket) 
         policy=run.policy,
         tool=ticket.calls[0].tool,
         calls=len(ticket.calls),
-        preview=text,
-        args_bytes=size,
+        preview=preview.text,
+        args_bytes=preview.size,
+        hidden_bytes=preview.hidden,
         args_sha256=ticket.args_sha256,
         asks=ticket.asks,
         rules=ticket.rules,
@@ -102,7 +104,7 @@ def opened_view(thread: ThreadId, run_id: RunId, agent: str, policy: str, opened
 
 def ticket_view(thread: ThreadId, run_id: RunId, agent: AgentId, policy: str, ticket: Ticket) -> dict[str, Any]:
     """A ticket whole."""
-    text, size = _preview(ticket)
+    preview = preview_of(ticket)
     return {
         "id": ticket.id,
         "ticket": ticket.id,
@@ -110,8 +112,9 @@ def ticket_view(thread: ThreadId, run_id: RunId, agent: AgentId, policy: str, ti
         "run": run_id,
         "agent": agent,
         "tool": ticket.calls[0].tool,
-        "preview": text,
-        "args_bytes": size,
+        "preview": preview.text,
+        "args_bytes": preview.size,
+        "hidden_bytes": preview.hidden,
         "calls": [{"call": c.call, "tool": c.tool, "args": c.args, "args_sha256": c.args_sha256} for c in ticket.calls],
         "args_sha256": ticket.args_sha256,
         "asks": to_builtins(ticket.asks),
@@ -133,8 +136,17 @@ def rule_view(rule: AnswerRule) -> dict[str, Any]:
     return {"approvers": list(rule.approvers), "quorum": rule.quorum, "escalation": escalation, **to_builtins(rule)}
 
 
-def _preview(ticket: Ticket) -> tuple[str, int]:
-    """The first call's arguments in part, and how many bytes the arguments of all calls have."""
-    text = canonical.encode(ticket.calls[0].args)
-    size = len(text) + sum(len(canonical.encode(call.args)) for call in ticket.calls[1:])
-    return escape_text(text[: 4 * PREVIEW].decode(errors="ignore"), PREVIEW), size
+class Preview(NamedTuple):
+    """The first call's arguments in part, how many bytes the arguments of all calls have, and how many of them are not shown."""
+
+    text: str
+    size: int
+    hidden: int
+
+
+def preview_of(ticket: Ticket) -> Preview:
+    """INVARIANT: what is hidden is counted in what is hidden, since what is shown grows where characters are written out."""
+    first = canonical.encode(ticket.calls[0].args)
+    size = len(first) + sum(len(canonical.encode(call.args)) for call in ticket.calls[1:])
+    shown = first[: 4 * PREVIEW].decode(errors="ignore")[:PREVIEW]
+    return Preview(escape_text(shown, PREVIEW), size, size - len(shown.encode()))

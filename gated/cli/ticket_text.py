@@ -165,10 +165,13 @@ def _pretty(value: Any, indent: str) -> str:
 
 def _call(line: Line, name: int | None = NAME) -> Text:
     more = f" and {line['calls'] - 1} more" if isinstance(line["calls"], int) and line["calls"] > 1 else ""
-    preview = line["preview"]
-    hidden = line["args_bytes"] - len(preview.encode())
-    rest = f" +{some(hidden, 'byte')}" if hidden > 0 else ""
-    return Text.assemble((escape_text(line["tool"], name or len(line["tool"])), "bold"), f" {preview}{rest}{more}")
+    return Text.assemble((escape_text(line["tool"], name or len(line["tool"])), "bold"), f" {preview(line)}{more}")
+
+
+def preview(line: Line) -> str:
+    """The arguments as lists show them: in part, and how much of them is hidden."""
+    hidden = line.get("hidden_bytes", line["args_bytes"])  # a gate of before does not say
+    return f"{line['preview']} +{some(hidden, 'byte')}" if hidden else str(line["preview"])
 
 
 def _plain(text: str) -> Text:

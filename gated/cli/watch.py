@@ -75,7 +75,8 @@ def _print(said: dict[str, Any], *, json_lines: bool) -> None:
         return
     text = f"{said['event']:<13} {said['ticket']}"
     if said["event"] in ("waits", "opened") and "agent" in said:
-        text += f"  {said['agent']}  {said['tool']} {said['preview']}  {ticket_text.why(said)}  until {said['expires_at'][:19]}Z"
+        asked = f"{said['tool']} {ticket_text.preview(said)}"
+        text += f"  {said['agent']}  {asked}  {ticket_text.why(said)}  until {said['expires_at'][:19]}Z"
     elif (answer := said.get("details", {}).get("answer")) is not None:
         note = f": {answer['note']}" if answer.get("note") else ""
         text += f"  {said['state']}, {answer['decision']} by {answer['by']}{note}"

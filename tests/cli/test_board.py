@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gated.cli import ticket_text
+from gated.cli import ticket_text, watch
 from gated.cli.board import Board, Wish
 
 
@@ -19,6 +19,7 @@ def line(number: int, **more: Any) -> dict[str, Any]:
         "calls": 1,
         "preview": f'{{"amount":{number}}}',
         "args_bytes": len(f'{{"amount":{number}}}'),
+        "hidden_bytes": 0,
         "asks": [{"code": "privilege.approval_required", "reason": "`refund` needs an approval"}],
         "rules": [{"approvers": ["group:leads"], "excluded": ["payer"]}],
         "answers": [],
@@ -145,8 +146,13 @@ def test_what_agents_wrote_is_shown_as_text_and_what_is_hidden_is_counted() -> N
     assert "[red]x[/] \\u202e \\u001b[2J" in "\n".join(Console().render_str(part).plain for part in ticket_text.whole(hostile))
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(ticket_text.listing([line(1, preview="{…", args_bytes=5000)]))
+        console.print(ticket_text.listing([line(1, preview="{…", args_bytes=5000, hidden_bytes=4996)]))
     assert "+4,996 bytes" in captured.get()
+
+
+def test_a_line_for_everything_counts_what_is_hidden_too(capsys: pytest.CaptureFixture[str]) -> None:
+    watch._print(line(1, event="opened", preview="{…", args_bytes=5000, hidden_bytes=4996), json_lines=False)
+    assert "refund {… +4,996 bytes  " in capsys.readouterr().out
 
 
 def test_without_a_connection_it_says_so() -> None:

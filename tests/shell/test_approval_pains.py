@@ -52,9 +52,11 @@ import anyio
 import pytest
 
 from gated import canonical, wire
+from gated.cli import ticket_text
 from gated.client import Verdict
 from gated.events import CallDecided, Decision, Sender, TicketAnswered, TicketClosed, TicketNoted, unseal
 from gated.shell.log.open import open_log
+from gated.ticket_views import PREVIEW
 from patience import PATIENCE, until
 from shell.live import Bus, Clock, agent, daemon_on, gate, intents, server, tell, write_policy
 
@@ -128,6 +130,21 @@ async def test_a_ticket_shows_what_is_asked_and_its_digest(tmp_path: Path) -> No
     assert found["args_sha256"] == suspended.args_sha256 == canonical.args_digest("refund", args)
     assert found["preview"].startswith('{"amount":1,"to":"x\\u202ey","why":"zzz')
     assert found["args_bytes"] == len(canonical.encode(args)) > len(found["preview"])
+    assert found["hidden_bytes"] == found["args_bytes"] - PREVIEW - len("\u202e".encode()) + 1
+
+
+async def test_what_a_preview_hides_is_counted_whatever_it_shows(tmp_path: Path) -> None:
+    """Characters that are written out made it as long as the arguments, and 600 bytes of them were hidden without a word."""
+    async with gate(tmp_path, policy()) as live, live.bus.agent("payer") as payer:
+        args = {"to": "\u202e" * 230, "why": "z" * 600}
+        suspended = await payer.run(run="r").check("refund", args)
+        found = await line(live.bus, suspended.ticket)
+        short = await payer.run(run="s").check("refund", {"to": "\u202e"})
+        whole = await line(live.bus, short.ticket)
+    assert len(found["preview"]) > found["args_bytes"]
+    assert found["hidden_bytes"] > 600
+    assert f"+{found['hidden_bytes']:,} bytes" in ticket_text.preview(found)
+    assert (whole["hidden_bytes"], ticket_text.preview(whole)) == (0, '{"to":"\\u202e"}')
 
 
 async def test_after_an_edit_the_ticket_holds_what_would_run_and_the_first_what_was_asked(tmp_path: Path) -> None:
