@@ -102,9 +102,8 @@ def _answered(thread: Thread, run: Run, call: Call, answer: Answer, at: int) -> 
     assert admitted is not None
     by = f"approver:{answer.by}"
     admitted.data["trial"] = False  # nor does it say that the tool works
-    _, also = effects.settle(
-        thread, admitted, at, by=by, status="success", content=answer.result, facts=None, cost_usd=0, tokens=0
-    )
+    said = {"content": answer.result, "facts": None, "scores": answer.scores.get(call.id, {})}
+    _, also = effects.settle(thread, admitted, at, by=by, status="success", cost_usd=0, tokens=0, **said)
     return also
 
 

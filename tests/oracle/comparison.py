@@ -36,7 +36,8 @@ STATE = (
 def answers(gate: Any, operation: Doc) -> Any:
     """What a gate answers to an operation, and says of other calls because of it, cut to what must be equal."""
     said = comparable(operation, apply(gate, operation))
-    return {"said": said, "also": [verdict(one) for one in gate.also] if operation["op"] in ("intents", "outcome") else []}
+    also = gate.also if operation["op"] in ("intents", "outcome") else []
+    return {"said": said, "also": sorted(map(verdict, also), key=compact)}  # a message names some of them, in its own order
 
 
 def comparable(operation: Doc, said: Any) -> Any:

@@ -6,7 +6,9 @@ A call's own scores go before those of the scenario. A detector that neither nam
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -37,17 +39,27 @@ def again(world: World, ticket: TicketId, own: Scores) -> dict[CallId, dict[str,
 
 
 def reading(world: World, call: CallId, entry: OutcomeEntry) -> Reading | None:
-    """What the detectors that there are make of a result. A sensitive one leaves a mark, which later calls are compared with."""
-    run = world.run_state
-    known = None if run is None else run.in_flight.get(call)
-    rules = None if run is None else world.known[run.policy].semantic
-    if known is None or rules is None:
+    """What the detectors that there are make of an outcome."""
+    known = None if world.run_state is None else world.run_state.in_flight.get(call)
+    return None if known is None else _reading(world, known.tool, entry.content, entry.facts, entry.scores)
+
+
+def answered(world: World, ticket: TicketId, result: Any, own: Scores) -> Reading | None:
+    """The same of what a person says in a tool's place."""
+    found = None if world.run_state is None else world.run_state.tickets.get(ticket)
+    return None if found is None else _reading(world, found.calls[0].tool, result, {}, own)
+
+
+def _reading(world: World, tool: str, content: Any, facts: Mapping[str, Any], own: Scores) -> Reading | None:
+    """A sensitive result leaves a mark, which later calls are compared with."""
+    rules = None if world.run_state is None else world.known[world.run_state.policy].semantic
+    if rules is None:
         return None
-    given = _scores({**world.scores, **entry.scores})
+    given = _scores({**world.scores, **own})
     injection = given.get("injection") if rules.named("injection") else None
-    guarded = known.tool in rules.sensitive and rules.named("exfiltration") is not None
-    sensitive = guarded and (entry.content is not None or bool(entry.facts))
-    marks = hashlib.sha256(canonical.encode([entry.content, entry.facts])).digest()[:MARK]
+    guarded = tool in rules.sensitive and rules.named("exfiltration") is not None
+    sensitive = guarded and (content is not None or bool(facts))
+    marks = hashlib.sha256(canonical.encode([content, facts])).digest()[:MARK]
     made = Reading(injection, Fingerprints("scenario", marks, 1, 1) if sensitive else None)
     return None if made == Reading() else made
 

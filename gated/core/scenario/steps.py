@@ -196,7 +196,8 @@ def resolve(world: World, entry: ResolveEntry, number: int) -> Answers:
         read = ingress.answer(said)
     except ingress.Unreadable as error:
         return _unread(world, by, error)
-    return world.observe(replace(read, scores=scoring.again(world, ticket, entry.scores)))
+    found = scoring.answered(world, ticket, said.result, entry.scores) if said.answers else None
+    return world.observe(replace(read, scores=scoring.again(world, ticket, entry.scores), reading=found))
 
 
 def _unread(world: World, by: Sender, error: ingress.Unreadable) -> Answers:
