@@ -6,7 +6,7 @@ import re
 
 import ada_url
 
-from oracle.values import Json, parse_field, resolve, shown, text_of
+from oracle.values import Json, parse_field, plainly, resolve, shown, text_of
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -24,7 +24,12 @@ def render_key(template: str, args: Json) -> str | None:
     check_template(template)
     if any(not resolve(args, parse_field(f)) for f in PLACEHOLDER.findall(template)):
         return None
-    return PLACEHOLDER.sub(lambda m: text_of(resolve(args, parse_field(m[1]))[0]), template)
+    return PLACEHOLDER.sub(lambda m: _key_text(resolve(args, parse_field(m[1]))[0]), template)
+
+
+def _key_text(value: Json) -> str:
+    """1 and 1.0 are one value, so one instance."""
+    return (plainly(value) or [text_of(value)])[0]
 
 
 def render_text(template: str, args: Json) -> str:

@@ -134,6 +134,11 @@ def digested(value: Any) -> Iterator[str]:
             return
 
 
+def key_text(value: Any) -> str:
+    """A value as a part of a key: the same of arguments of one digest."""
+    return value if isinstance(value, str) else next(digested(value), None) or render(value)
+
+
 def is_number(text: str) -> bool:
     """Whether a text writes a number in JSON."""
     return _NUMBER.fullmatch(text) is not None

@@ -1,7 +1,7 @@
 """Templates over the arguments: instance keys, and the texts of reasons and reminders; and the key normalizers.
 
-A key with a placeholder that leads nowhere is no key. In a text such a placeholder stays as it is written, and what the agent
-supplied is capped and its control, bidi and zero-width characters are shown escaped.
+A key with a placeholder that leads nowhere is no key; arguments of one digest have one. In a text such a placeholder stays as it
+is written, and what the agent supplied is capped and its control, bidi and zero-width characters are shown escaped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Template:
         """The key, or None where a placeholder leads nowhere."""
         if self._lone is not None:  # one plain field, the usual case
             value = args.get(self._lone, fields.MISSING)
-            return None if value is fields.MISSING else fields.render(value)
+            return None if value is fields.MISSING else fields.key_text(value)
         if not self._paths:
             return self._literals[0]
         parts = [self._literals[0]]
@@ -62,7 +62,7 @@ class Template:
             value = fields.lookup(path, args)
             if value is fields.MISSING:
                 return None
-            parts += (fields.render(value), literal)
+            parts += (fields.key_text(value), literal)
         return "".join(parts)
 
     def render_text(self, args: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from gated.core.order.patterns import Pattern
 from gated.core.order.state import Instance, Kind
 from gated.events import Finding, Touch
 
-SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+SCALARS: Final = frozenset({str, int, bool, type(None)})  # whose one text is all that anything reads; 1.0 has two
 
 Part = tuple[str, tuple[int, ...], tuple[int, ...]]  # of a join: a machine, the transitions that match, those that are overridden
 Joint = tuple[tuple[tuple[str, frozenset[str], str], ...], bool, dict[str, Kind], dict[str, Instance]]

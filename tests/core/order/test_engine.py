@@ -515,6 +515,23 @@ def test_a_machine_whose_transitions_have_changed_is_not_moved_by_their_numbers(
     assert after.states() == {}
 
 
+def test_a_number_is_one_key_however_it_is_written() -> None:
+    """`1.0` is the same call to the digest of arguments; it was another instance, on which everything could be had again."""
+    thread = Thread(machine(key="{id}", transitions=[step("Refund", "s", "refunded")]))
+    thread.run("Refund", {"id": 1})
+    for again in (1, "1", 1.0, 1e0):
+        assert said(thread.gate("Refund", {"id": again})) == [("deny", "order.violation")]
+
+
+@pytest.mark.parametrize("others", [{}, {"other": 1}])
+def test_a_number_is_no_way_around_a_transition_however_it_is_written(others: dict[str, Any]) -> None:
+    thread = Thread(machine(transitions=[step('Drop(level = "1")', "open", "open"), step("Open", "s", "open")]))
+    for level in (1, "1", 1.0):
+        assert said(thread.gate("Drop", {"level": level, **others})) == [("deny", "order.violation")]
+    thread.run("Open")
+    assert [said(thread.gate("Drop", {"level": level, **others})) for level in (1, 1.0)] == [[], [("deny", "order.violation")]]
+
+
 def test_strangers_are_in_states_that_their_machine_does_not_know() -> None:
     thread = Thread(READ_BEFORE_WRITE)
     for key in ("b", "a"):

@@ -34,6 +34,9 @@ def test_published_normalizers(normalizer: str, key: str, normal: str) -> None:
     [
         ("{n}", {"n": None}, ""),
         ("{n}", {"n": 42}, "42"),
+        ("{n}", {"n": 42.0}, "42"),
+        ("{n.m}:{n}", {"n": {"m": -0.0}}, '0:{"m":0}'),
+        ("{n}", {"n": 1.5}, "1.5"),
         ("{n}", {"n": {"b": 1, "a": [True]}}, '{"a":[true],"b":1}'),
         ("{a}:{b}", {"a": "x", "b": "y"}, "x:y"),
         ("{a}:{b}", {"a": "x"}, None),
