@@ -222,7 +222,7 @@ class Runs:
     # --- turns with others -------------------------------------------------------------------------------------------
 
     def next_together(self) -> list[Said]:
-        """The inputs of the turn that begins. None: what waits is for `run`."""
+        """The inputs of the turn that begins. Nothing: what waits is for `run`."""
         if self.over or not self._arrived.awaited:
             return []
         if self._draining or self._deciding.fetches:
