@@ -27,13 +27,14 @@ from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
+from nats.js.errors import APIError, NotFoundError
 
 from gated import wire
 from gated.errors import GatedError
 from gated.shell.dialling import Unreachable, dial
 from gated.shell.handover import Bell
+from gated.shell.input_places import SPARE
 from gated.shell.nats_client import NO_HEADERS, Heard, Straight, SturdyClient, header_lines, headers_of, line
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
@@ -360,8 +361,11 @@ async def disconnect(client: Client) -> None:
             log.debug("the connection broke while it was closed", error=str(error) or type(error).__name__)
 
 
-async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int = 1) -> None:
-    """The stream of inputs and its consumer, made where they are missing. Raises `BusError` where their settings differ."""
+async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int = 1, handled: int = 0) -> None:
+    """The stream of inputs and its consumer, made where they are missing. Raises `BusError` where their settings differ.
+
+    It counts on from behind `handled`, the highest place of an input that the log has.
+    """
     jetstream = client.jetstream(timeout=10.0)
     wanted = StreamConfig(
         name=wire.STREAM,
@@ -373,13 +377,35 @@ async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int
         max_msg_size=2 * wire.MAX_PAYLOAD,  # headers count here; what is over the payload's limit is refused with a reason
         num_replicas=replicas,
         deny_delete=True,
+        first_seq=handled + SPARE if handled else None,
     )
     try:
         info = await jetstream.stream_info(wire.STREAM)
         _same_settings(info.config, wanted)
+        if info.state.last_seq < handled:
+            await _count_on(jetstream, info, handled)
     except NotFoundError:
         await jetstream.add_stream(wanted)
     await _made_consumer(jetstream)
+
+
+async def _count_on(jetstream: JetStreamContext, info: StreamInfo, handled: int) -> None:
+    """Have a stream of inputs that is not the one that the log was made of, or lost its end, count on from behind the log."""
+    last, why = info.state.last_seq, "it is not the one that the log was made of, or lost its end"
+    try:
+        await jetstream.purge_stream(wire.STREAM, seq=handled + SPARE)
+    except APIError as error:
+        raise BusError(
+            f"the stream {wire.STREAM} ends at {last}, and the log has inputs up to {handled}: {why}, and it cannot be emptied "
+            f"({error.description}): remove the stream"
+        ) from error
+    log.error(
+        "the stream of inputs was behind the log and counts on from there: what it held is to be said again",
+        why=why,
+        last=last,
+        log=handled,
+        dropped=info.state.messages,
+    )
 
 
 async def _made_consumer(jetstream: JetStreamContext) -> bool:

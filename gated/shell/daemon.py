@@ -33,6 +33,7 @@ from gated.shell.custody import Custody, publish_copies
 from gated.shell.deciding import Decide
 from gated.shell.detectors.judge import judge_of
 from gated.shell.erasing import NO_FOLDER
+from gated.shell.input_places import newest_place
 from gated.shell.keys import VAULT_BYTES
 from gated.shell.log import EventLog, LogUnavailable, Sealed
 from gated.shell.metrics import Gauges
@@ -123,7 +124,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
         settings.url, "gated", lambda: holder[0].receiver.rewind() if holder else None, **settings.credentials
     )
     try:
-        await bus.ensure_stream(client, settings.prefix, settings.replicas)
+        await bus.ensure_stream(client, settings.prefix, settings.replicas, await newest_place(event_log))
         made = _assemble(settings, event_log, policy, client)
         holder.append(made)
         await made.runs.arm()

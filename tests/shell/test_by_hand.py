@@ -1,23 +1,30 @@
 """What somebody removes or writes by hand on the server while a gate or a cluster runs: it goes on, or says what is wrong."""
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import structlog
 
 from gated.client import Verdict
 from gated.shell import upkeep
+from gated.shell.bus import BusError
+from gated.shell.input_places import SPARE
+from gated.shell.partition import leaves
 from patience import PATIENCE, until
-from shell.live import Bus, agent, ears, gate, intents, server, tell, write_policy
+from shell.live import Bus, agent, daemon_on, ears, gate, intents, server, tell, write_policy
+from shell.live import decided as decided_in
 from shell.test_worker import THREADS, ask, decided, settled, working
 
 
-async def api(bus: Bus, verb: str) -> dict[str, Any]:
+async def api(bus: Bus, verb: str, question: object = None) -> dict[str, Any]:
+    body = b"" if question is None else json.dumps(question).encode()
     async with bus.user("daemon") as client:
-        said: dict[str, Any] = json.loads((await client.request(f"$JS.API.{verb}", b"", timeout=PATIENCE)).data)
+        said: dict[str, Any] = json.loads((await client.request(f"$JS.API.{verb}", body, timeout=PATIENCE)).data)
     assert "error" not in said
     return said
 
@@ -37,6 +44,44 @@ async def test_a_gate_whose_consumer_is_removed_makes_it_again_and_decides_what_
             await tell(worker, agent("worker"), "r", intents(("c1", "search", {})))
             await heard.until(lambda: any(isinstance(said, Verdict) and said.call == "c1" for _, said in heard.heard))
     assert len(told(lines, "the consumer was gone")) == 1
+
+
+async def test_inputs_count_on_behind_the_log_where_their_stream_is_another(tmp_path: Path) -> None:
+    """On threads that the log had, what came was acknowledged, and nobody ever heard a verdict."""
+    write_policy(tmp_path)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+
+        async def ask_all(call: str) -> None:
+            before = len(heard.heard)
+            for thread in THREADS:
+                await tell(worker, agent("worker"), thread, intents((f"{thread}-{call}", "search", {})))
+            await heard.count(before + len(THREADS))
+
+        async with daemon_on(bus, tmp_path):
+            await ask_all("a")
+            stream = (await api(bus, "STREAM.INFO.GATED_IN"))["config"]
+        await api(bus, "STREAM.DELETE.GATED_IN")
+        async with daemon_on(bus, tmp_path):
+            assert (await api(bus, "STREAM.INFO.GATED_IN"))["state"]["last_seq"] == SPARE + 23
+            await ask_all("b")
+        await api(bus, "STREAM.DELETE.GATED_IN")
+        await api(bus, "STREAM.CREATE.GATED_IN", stream)
+        for deny in (True, False):
+            await tell(worker, agent("worker"), "t0", intents(("lost", "search", {})))
+            await worker.flush()
+            if deny:
+                await api(bus, "STREAM.UPDATE.GATED_IN", {**stream, "deny_purge": True})
+                with pytest.raises(BusError, match=f"ends at 1, and the log has inputs up to {SPARE + 47}.*: remove the stream"):
+                    async with daemon_on(bus, tmp_path):
+                        pass
+                await api(bus, "STREAM.DELETE.GATED_IN")
+                await api(bus, "STREAM.CREATE.GATED_IN", stream)
+        with structlog.testing.capture_logs() as lines:
+            async with daemon_on(bus, tmp_path):
+                await ask_all("c")
+    assert [line["dropped"] for line in told(lines, "was behind the log")] == [1]
+    assert (await decided_in(tmp_path / "log.db")).keys() == {f"{t}-{c}" for t in THREADS for c in "abc"}
 
 
 async def test_consumers_of_a_cluster_that_are_removed_are_made_again_and_nothing_is_decided_twice(
@@ -93,3 +138,42 @@ async def test_a_lease_that_nobody_can_read_ends_a_session_and_no_worker(tmp_pat
             await ask(bus, heard, "worker", THREADS[:4], "c")
         made = await decided(bus)
     assert {call: len(each) for call, each in made.items()} == {f"{t}-{c}": 1 for t in THREADS[:4] for c in "abc"}
+
+
+async def ends(bus: Bus, folder: Path, work: Callable[[], Awaitable[object]]) -> str:
+    """Why a worker ends by itself, once some work was done."""
+    try:
+        async with working(bus, folder, "w2", 4) as made:
+            await work()
+            with anyio.fail_after(PATIENCE):
+                await made.wait_stopping()
+    except ExceptionGroup as group:
+        return "; ".join(map(str, leaves(group)))
+    return "it was stopped"
+
+
+async def test_a_worker_ends_where_inputs_are_counted_anew_under_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came on known threads was acknowledged, and nobody ever heard a verdict."""
+    write_policy(tmp_path)
+    monkeypatch.setattr(upkeep, "EVERY", 0.2)
+    async with server(tmp_path) as (_, bus), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        async with working(bus, tmp_path, "w1", 4):
+            await ask(bus, heard, "worker", THREADS, "a")
+            stream = (await api(bus, "STREAM.INFO.GATED_IN"))["config"]
+        await api(bus, "STREAM.DELETE.GATED_IN")
+        found = await ends(bus, tmp_path, anyio.lowlevel.checkpoint)
+        assert found.startswith("the stream GATED_IN ends at 0, and the log has inputs up to 24")
+        mended = {**stream, "first_seq": 24 + SPARE}
+        assert f"`first_seq: {mended['first_seq']}`" in found
+
+        async def work() -> None:
+            await ask(bus, heard, "worker", THREADS, "b")
+            await api(bus, "STREAM.DELETE.GATED_IN")
+            await api(bus, "STREAM.CREATE.GATED_IN", stream)
+
+        await api(bus, "STREAM.DELETE.GATED_IN")
+        await api(bus, "STREAM.CREATE.GATED_IN", mended)
+        assert f"ends at 0, and the log has inputs up to {SPARE + 47}" in await ends(bus, tmp_path, work)
+        made = await decided(bus)
+    assert {call: len(each) for call, each in made.items()} == {f"{t}-{c}": 1 for t in THREADS for c in "ab"}
