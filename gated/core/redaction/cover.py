@@ -151,6 +151,8 @@ class Cover:
 def _renderings(value: Any) -> dict[str, None]:
     """A value, as far as anybody quotes it, in the spellings in which rules do."""
     text = fields.render(value)[:QUOTED]
+    if isinstance(value, float):  # a key has it without its point
+        return dict.fromkeys((text, str(value), *fields.digested(value)))
     if _PLAIN.fullmatch(text):
         return dict.fromkeys((text, text.casefold(), text[:MAX_RENDERED]))
     inner = fields.compact(text)[1:-1]

@@ -249,13 +249,15 @@ def _compile(text: str) -> _Field:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return str(value) if _is_long_number(value) else ""
+    return value if isinstance(value, str) else _digits(value)
 
 
-def _is_long_number(value: Any) -> bool:
-    return type(value) is int and LONG_NUMBER < abs(value) < 10**40
+def _digits(value: Any) -> str:
+    """The digits of a number that is long and whole, also where it is written with a point or an exponent; else nothing."""
+    kind = type(value)
+    if (kind is int or (kind is float and value.is_integer())) and LONG_NUMBER < abs(value) < 10**40:
+        return str(int(value))
+    return ""
 
 
 def _short(value: Any) -> str | None:
@@ -302,6 +304,6 @@ def _lines(value: Any) -> str:
             stack.extend(item.values())
         elif kind is list or kind is tuple:
             stack.extend(item)
-        elif kind is int and _is_long_number(item):
-            found.append(str(item))
+        elif (kind is int or kind is float) and (digits := _digits(item)):
+            found.append(digits)
     return "\n".join(found)

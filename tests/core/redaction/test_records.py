@@ -51,6 +51,18 @@ def test_a_call_is_decided_as_it_is_and_recorded_without_its_secrets() -> None:
     gate.restart()
 
 
+@pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 5e15 + 555555555554444])
+@pytest.mark.parametrize("field", ["to", "note"])
+def test_a_number_is_taken_out_however_it_is_written(number: float, field: str) -> None:
+    gate = Gate()
+    for call in ("c1", "c2"):
+        gate.ask(call, "send" if field == "to" else "look", **{field: number}, inner=[{"n": number}])
+        gate.say(OutcomeReported(AGENT, CallId(call), "success", content={"n": number}, facts={"n": number}))
+    assert not [text for text in (f"{int(number)}", f"{number}") if text in gate.text()]
+    assert "already wrote to [redacted" in gate.text() or field == "note"
+    gate.restart()
+
+
 def test_the_digest_is_keyed_and_equal_calls_are_known_again() -> None:
     gate, other = Gate(), Gate(vault=Vault(b"other"))
     first, theirs = gate.ask("c1", "look", password="hunter22"), other.ask("c1", "look", password="hunter22")
