@@ -59,6 +59,7 @@ LOGGED_IN: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", "/"): tickets_pages.listed,
     ("GET", "/rows"): tickets_pages.rows,
     ("GET", EVENTS): _events,
+    ("GET", "/ended"): tickets_pages.ended,
     ("GET", "/tickets/{ticket}"): tickets_pages.by_id,
     ("GET", TICKET): tickets_pages.ticket,
     ("GET", f"{TICKET}/full"): tickets_pages.full,

@@ -168,10 +168,11 @@ class Index:
         values = eyes.values()
         return [key for key in runs if self._db.execute(known, {**values, "thread": key[0], "run": key[1]}).fetchone()]
 
-    def ended(self, eyes: Eyes, most: int, words: Sequence[str]) -> list[Past]:
+    def ended(self, eyes: Eyes, most: int, words: Sequence[str], skip: int = 0) -> list[Past]:
         """Tickets that ended, and in whose texts every word is, the last to end first."""
         matching, values = _matching("t.words || ' ' || lower(r.agent)", words)
-        return self._tickets(f"{matching} ORDER BY t.at DESC LIMIT :most", eyes, {**values, "most": most})
+        rest = f"{matching} ORDER BY t.at DESC, t.id LIMIT :most OFFSET :skip"
+        return self._tickets(rest, eyes, {**values, "most": most, "skip": skip})
 
     def similar(self, eyes: Eyes, tool: str, agent: str, digest: str, but: str, most: int) -> list[Past]:
         """Ended tickets of the tool: the same call first, then the same agent's of late, the newest first."""

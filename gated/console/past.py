@@ -179,10 +179,10 @@ class Past:
         eyes = await self._as(person)
         return await self._in_thread(lambda: self._index.seen(eyes, runs))
 
-    async def ended(self, person: Person, most: int, words: Sequence[str]) -> list[PastTicket]:
+    async def ended(self, person: Person, most: int, words: Sequence[str] = (), skip: int = 0) -> list[PastTicket]:
         """Tickets that ended, with every word in their texts, the last to end first."""
         eyes = await self._as(person)
-        return await self._in_thread(lambda: self._index.ended(eyes, most, words))
+        return await self._in_thread(lambda: self._index.ended(eyes, most, words, skip))
 
     async def similar(self, person: Person, tool: str, agent: str, digest: str, but: str, most: int = 8) -> list[PastTicket]:
         """Ended tickets of the tool: the same call first, then the same agent's of late, the newest first."""

@@ -122,6 +122,16 @@ def _list(visit: Visit) -> dict[str, Any]:
     return {"tickets": window, "total": len(found), "page": page, "pages": pages, "ready": board.ready}
 
 
+async def ended(visit: Visit) -> Response:
+    """The tickets that ended, the last to end first."""
+    past = visit.desk.past
+    await past.fresh()
+    page = page_of(visit.request.query_params.get("page"))
+    found = await past.ended(visit.me, WINDOW + 1, skip=page * WINDOW)
+    more = {"page": page, "more": len(found) > WINDOW, "reading": not past.whole, "back_to": past.back_to}
+    return visit.show("ended.html", past=found[:WINDOW], **more)
+
+
 async def by_id(visit: Visit) -> Response:
     """A ticket by its id alone, as notices name it."""
     await visit.desk.past.fresh()

@@ -288,6 +288,7 @@ def _pages(call: Any) -> list[str]:
         "/runs",
         call.path.replace("tickets", "runs").rpartition("/")[0],
         "/search",
+        "/ended",
     ]
 
 

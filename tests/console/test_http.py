@@ -22,7 +22,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 # --- who gets in ---------------------------------------------------------------------------------------------------------
 
-PAGES = ["/", "/rows", "/runs", "/runs/rows", "/events", "/tickets/t1", "/tickets/a/b/t1", "/tickets/a/b/t1/edit", "/runs/a/b"]
+PAGES = [
+    "/",
+    "/rows",
+    "/runs",
+    "/runs/rows",
+    "/ended",
+    "/events",
+    "/tickets/t1",
+    "/tickets/a/b/t1",
+    "/tickets/a/b/t1/edit",
+    "/runs/a/b",
+]
 ACTIONS = ["/search", "/theme", "/logout", *(f"/tickets/a/b/t1/{verb}" for verb in ("approve", "reject", "edit", "confirm"))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,7 +122,24 @@ def test_nobody_finds_what_is_not_theirs_to_see(made: World) -> None:
             answer = visitor.http.post("/search", data={"csrf": visitor.token(), "text": "secret"})
             assert ("deploy" in answer.text) is sees
             assert ("deployed" in visitor.get("/runs").text) is sees
+            assert ("deploy" in visitor.get("/ended").text) is sees
             assert (visitor.get("/runs/deployed/deployed").status_code == 200) is sees
+
+
+def test_one_pages_back_through_the_tickets_that_ended(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gated.console.tickets_pages.WINDOW", 2)
+    with made.visitor("audrey") as audrey:
+        assert 'href="/ended"' in audrey.get("/").text
+        texts = [audrey.get(f"/ended?page={number}").text for number in (1, 2, 3)]
+        assert ['rel="next"' in text for text in texts] == [True, True, False]
+        pages = [re.findall(r'href="/tickets/[^"]+/(t[0-9a-f.]+)"', text) for text in texts]
+        every = made.portal.call(made.desk.past.ended, Person("audrey", auditor=True), 99)
+        assert [ticket for page in pages for ticket in page] == [line.ticket for line in every]
+        assert [len(page) for page in pages] == [2, 2, 1]
+        assert "answered by ana, bob" in "".join(texts)
+        beyond = audrey.get("/ended?page=9").text
+        assert "The list ends before this page." in beyond
+        assert 'rel="prev"' in beyond
 
 
 def test_a_ticket_that_ended_is_found_by_its_id_alone(made: World) -> None:
