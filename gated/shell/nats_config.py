@@ -97,7 +97,7 @@ _MAY: Final[Mapping[UserRole, May]] = {
         ),
         ("{gated}.api.>", "$SRV.>", "{gated}.cluster.>", "{gated}.tickets.>"),
     ),
-    "console": May(("{gated}.api.>",), ("{gated}.tickets.>",)),
+    "console": May(tuple(f"{{gated}}.api.{verb}" for verb in READING), ("{gated}.tickets.>",)),
     # an agent asks how the gate is, and nothing about the runs and tickets of others
     "agent": May(("{gated}.in.{thread}.*.agent.{name}", "{gated}.api.health"), ("{gated}.out.*.*.agent.{name}",)),
     "runner": May(("{gated}.in.*.*.runner.{name}", "{gated}.api.health"), ("{gated}.out.*.*.runner.{name}",)),

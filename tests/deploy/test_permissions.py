@@ -159,20 +159,21 @@ READING = ["gated.api.health", "gated.api.policy.show", "gated.api.runs.show", "
 LOG_READING = ["gated.api.log.head", "gated.api.log.read", "gated.api.log.thread"]
 API = [*READING, "gated.api.tickets.forget"]
 FORESEEING = ["gated.api.can_i"]
+CLUSTER = ["gated.api.cluster.status", "gated.api.cluster.drain"]  # whoever drains a worker is an operator
 JUDGES = ["gated.judge.calls", "gated.judge.other"]
 SYSTEM = ["$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SRV.PING", "$SRV.INFO.gated", "$KV.any.key"]
 PUBLISHING = [*INPUTS, *MISSHAPEN, *OUTPUTS, *LOG, *WRITING, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING]
-PUBLISHING += [*INBOXES, *API, *FORESEEING, *LOG_READING, *JUDGES, *SYSTEM]
+PUBLISHING += [*INBOXES, *API, *FORESEEING, *LOG_READING, *CLUSTER, *JUDGES, *SYSTEM]
 
 MAY_PUBLISH: dict[tuple[UserRole, str], list[str]] = {
     ("daemon", ""): [*OUTPUTS, *WRITING, *JETSTREAM, *CLUSTER_READING, *CLUSTER_WRITING, *INBOXES, *JUDGES],
-    ("console", ""): [*API, *FORESEEING, *LOG_READING],
+    ("console", ""): [*READING, *FORESEEING, *LOG_READING],
     ("agent", "support"): ["gated.in.t.r.agent.support", "gated.in.other.run.agent.support", "gated.api.health"],
     ("agent", "billing"): ["gated.in.t.r.agent.billing", "gated.api.health"],
     ("runner", "sandbox"): ["gated.in.t.r.runner.sandbox", "gated.api.health"],
     ("approver", "ana"): ["gated.in.t.r.approver.ana", *API],
     ("approver", "bob"): ["gated.in.t.r.approver.bob", *API],
-    ("operator", "olga"): ["gated.in.t.r.operator.olga", *API, *FORESEEING, *LOG_READING],
+    ("operator", "olga"): ["gated.in.t.r.operator.olga", *API, *FORESEEING, *LOG_READING, *CLUSTER],
     ("auditor", "audit"): [*READING, *FORESEEING, *LOG_READING, *CLUSTER_READING],
     ("judge", "calls"): ["_INBOX.daemon.x"],
 }
