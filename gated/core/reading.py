@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gated.core.order.fields import Step
-from gated.core.order.machines import Machine
+from gated.core.order.machines import Machine, Transition
 from gated.core.order.patterns import Pattern
 from gated.core.policy import Policy, Profile
 from gated.core.scope import Scope
@@ -26,6 +26,13 @@ _MARK: Final = re.compile(r"\[redacted \w+ [0-9a-f]+\]")
 def reads_arguments(policy: Policy, profile: Profile, tool: str, hidden: Names = None) -> str | None:
     """The first rule that reads one of the `hidden` arguments of the tool's calls, in words; None where the rest decides."""
     return next((rule for rule, read in _readers(policy, profile, tool, hidden) if meet(read, hidden)), None)
+
+
+def quotes_arguments(profile: Profile, tool: str, hidden: Names) -> str | None:
+    """The first machine whose reasons or reminders quote one of the hidden arguments: no verdict, but a text, rests on it."""
+    if "order" not in dict(profile.stages):
+        return None
+    return next((f"a text of machine `{m.name}`" for m in profile.machines.machines if meet(_quoted_by(m, tool), hidden)), None)
 
 
 def unread(policy: Policy, profile: Profile, tool: str, args: Mapping[str, Any]) -> str | None:
@@ -87,10 +94,19 @@ def _first(path: tuple[Step, ...]) -> Names:
     return frozenset((path[0],)) if path and isinstance(path[0], str) else None
 
 
+def _watching(machine: Machine, tool: str) -> list[Transition]:
+    return [t for t in machine.transitions if t.on.exact_tool is None or t.on.exact_tool.casefold() == tool.casefold()]
+
+
 def _read_by_machine(machine: Machine, tool: str) -> Names:
-    watching = [t.on for t in machine.transitions if t.on.exact_tool is None or t.on.exact_tool.casefold() == tool.casefold()]
+    watching = _watching(machine, tool)
     key = map(_first, machine.key.paths) if watching or machine.entry.strict else ()
-    return _all((*(on.reads for on in watching), *key))
+    return _all((*(transition.on.reads for transition in watching), *key))
+
+
+def _quoted_by(machine: Machine, tool: str) -> Names:
+    texts = [text for t in _watching(machine, tool) for text in (t.emit_text, t.reason) if text is not None]
+    return _all(_first(path) for text in texts for path in text.paths)
 
 
 def keyed_by(machine: Machine, hidden: Names) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gated.core.order.patterns import compile_pattern
-from gated.core.reading import Names, hidden_in, is_redacted, meet, reads_arguments, reads_results
+from gated.core.reading import Names, hidden_in, is_redacted, meet, quotes_arguments, reads_arguments, reads_results
 from gated.core.redaction.cover import MACHINE_KEY
 from gated.core.redaction.vault import Unreadable
 from gated.core.state import ThreadState
@@ -54,6 +54,7 @@ def _refuse_calls(registry: Registry, state: ThreadState, body: Body, intents: I
             continue
         hidden = hidden_in(wanted.args)
         rule = reads_arguments(policy, profile, wanted.tool, hidden) or _standing(standing, wanted.tool, hidden)
+        rule = rule or quotes_arguments(profile, wanted.tool, hidden)
         rule = rule or ("the ticket" if waits else "a postcondition" if sealed else None)
         if rule is not None:
             raise Unreadable(f"{rule} reads the arguments of call `{wanted.id}`, which were redacted")

@@ -241,6 +241,16 @@ def test_a_replay_decides_again_what_it_can_read() -> None:
         ("data_scope: {}", "`data_scope` reads"),
         ("data_scope: any, forbidden_tools: ['look(password ~ \"x\")']", 'the pattern `look(password ~ "x")` reads'),
         ("data_scope: any, approval_required: [look]", "the ticket reads"),
+        (
+            "data_scope: any, machines: [{name: m, initial: n, transitions: "
+            '[{on: look, from: n, to: n, emit: {content: "saw {password}"}}]}]',
+            "a text of machine `m` reads",
+        ),
+        (
+            "data_scope: any, machines: [{name: m, initial: n, transitions: [{on: other, from: n, to: y}, "
+            '{on: look, from: y, to: n, on_violation: {action: warn, reason: "not {password}"}}]}]',
+            "a text of machine `m` reads",
+        ),
     ],
 )
 def test_what_a_rule_would_have_to_read_again_is_not_replayable(rule: str, why: str) -> None:
@@ -259,6 +269,8 @@ def test_what_a_rule_would_have_to_read_again_is_not_replayable(rule: str, why: 
         "{data_scope: {}}",
         "{data_scope: any, forbidden_tools: ['look(q ~ \"z\")']}",
         "{data_scope: any, machines: [{name: m, key: '{q}', initial: n, transitions: [{on: look, from: n, to: y}]}]}",
+        "{data_scope: any, machines: [{name: m, initial: n, transitions: "
+        "[{on: look, from: n, to: y, emit: {content: 'saw {q}'}}, {on: other, from: y, to: n, emit: {content: '{password}'}}]}]}",
     ],
 )
 def test_what_no_rule_reads_is_decided_again(rules: str) -> None:
