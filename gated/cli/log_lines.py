@@ -52,6 +52,11 @@ class Selection:
         self._wanted = wanted
         self._agents: dict[tuple[ThreadId, RunId], str] = {}
 
+    @property
+    def chooses(self) -> bool:
+        """Whether anything is asked for in particular."""
+        return self._wanted != Wanted()
+
     def takes(self, body: Body) -> bool:
         wanted = self._wanted
         return (

@@ -157,8 +157,10 @@ def ls(
     found = run_async(work)
     if json_:
         say_json([{"position": position, **msgspec.to_builtins(body), "hash": record.hash} for position, record, body in found])
-    else:
+    elif found:
         table(COLUMNS, (row for position, _, body in found for row in rows(position, body)))
+    else:
+        say("the log has no such records" if selection.chooses else "the log has no records")
 
 
 @log_app.command("show", cls=LogFirst, epilog="Example: gated log show 17")

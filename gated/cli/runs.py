@@ -51,6 +51,9 @@ def ls(log_: LogPath = None, data: Folder = None, json_: Json = False) -> None:
     if json_:
         say_json(views)
         return
+    if not views:
+        say("the log has no runs")
+        return
     columns = ("opened", "run", "agent", "status", "calls", "steps", "cost $", "task")
     fields = ("opened_at", "run", "agent", "status", "call_count", "step_count", "cost_usd", "task")
     views = [{**view, "opened_at": view["opened_at"][:19], "run": place_of(view["thread"], view["run"])} for view in views]
@@ -142,7 +145,8 @@ def _story(body: Body) -> list[str]:
             case CallRefused():
                 lines.append(f"[red]refused[/] {escape(decision.call or '')} {decision.code}: {escape(decision.reason)}")
             case CallSettled():
-                lines.append(f"[dim]{decision.status:7} {escape(decision.call)} {escape(short(decision.summary, 80))}[/]")
+                ended = f"{decision.status:7} {decision.call} {short(decision.summary, 80)}".rstrip()
+                lines.append(f"[dim]{escape(ended)}[/]")
                 lines += [f"[red]broken [/] {escape(finding.reason)}" for finding in decision.breached]
                 lines += [f"[cyan]remind [/] {escape(reminder.content)}" for reminder in decision.reminders]
             case RunAnswered():

@@ -52,7 +52,9 @@ class Passwords:
             held = json.loads(await anyio.Path(self.path).read_text())
             url, users = self._url or str(held["url"]), held["users"]
         except FileNotFoundError as error:
-            raise NoAnswer(f"no gate runs here: `{self.path}` is not there; `gated up` writes it") from error
+            here = f"no gate runs here: `{self.path}` is not there; `gated up` writes it"
+            theirs = f"the file of bus passwords `{self.path}` is not there: --bus names it"
+            raise NoAnswer(here if self._url is None else theirs) from error
         except (OSError, ValueError, KeyError) as error:
             raise NoAnswer(f"the passwords of the bus in `{self.path}` cannot be read: {error}") from error
         if password is None and login not in users:

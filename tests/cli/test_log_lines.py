@@ -228,3 +228,11 @@ def test_a_sentence_is_broken_between_words_only(words: list[str], width: int) -
         lines = on_a_terminal(width, lambda: output.say(escape(" ".join(words))), patch)
     assert " ".join(lines).split() == words
     assert all(cell_len(line) <= width or " " not in line for line in lines)
+
+
+def test_a_log_without_what_is_looked_for_says_so(tmp_path: Path) -> None:
+    empty = written(tmp_path, {}, ())
+    assert gated("runs", "ls", empty)[:2] == (0, "the log has no runs\n")
+    assert gated("log", "ls", empty)[:2] == (0, "the log has no records\n")
+    assert gated("log", "ls", empty, "--run", "r9")[:2] == (0, "the log has no such records\n")
+    assert [json.loads(gated(*words, empty, "--json")[1]) for words in (("runs", "ls"), ("log", "ls"))] == [[], []]
