@@ -164,9 +164,12 @@ def _kept(file: Path, keys: Sequence[Key]) -> list[Checkpoint | Unsigned]:
         if text.lstrip().startswith("{"):
             said: Any = json.loads(text)
             return [Unsigned(int(said["records"]), bytes.fromhex(said["root"]))]
+        notes = split_notes(text)
+        if not notes:
+            fail(f"`{file}` holds no checkpoint: nothing would be compared with it")
         if not keys:
             fail(f"`{file}` holds signed checkpoints: name the key that they are signed with, --key seal.key.pub")
-        return [verify_note(note, keys) for note in split_notes(text)]
+        return [verify_note(note, keys) for note in notes]
     except CheckpointError as error:
         fail(f"`{file}`: {error}")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -131,6 +131,15 @@ def test_what_is_no_checkpoint_is_refused(folder: Path, text: str) -> None:
         assert gated("verify", folder / "log.db", "--checkpoint", file)[0] == 2
 
 
+@pytest.mark.parametrize("option", ["--checkpoint", "--since"])
+def test_a_file_without_checkpoints_shows_nothing_and_is_refused(folder: Path, option: str) -> None:
+    """Whoever empties the file that is kept elsewhere, and cuts the log, would not be found."""
+    (folder / "emptied").write_text("\n")
+    cut(folder / "log.db", 20)
+    status, _, error = gated("verify", folder / "log.db", option, folder / "emptied")
+    assert (status, error) == (2, f"error: `{folder / 'emptied'}` holds no checkpoint: nothing would be compared with it\n")
+
+
 def test_a_blank_line_behind_the_last_checkpoint_cuts_nothing(folder: Path) -> None:
     kept = folder / "kept"
     kept.write_text((folder / "elsewhere").read_text() + "\n")
