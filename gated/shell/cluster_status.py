@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from datetime import datetime
 
 from msgspec import Struct
 
 from gated.shell.log.jetstream_leases import lease_of
 from gated.shell.log.jetstream_streams import consumers
+from gated.shell.log.jetstream_time import microseconds, time_of
 from gated.shell.membership import Beat
 from gated.shell.place import Place
 
@@ -41,7 +40,7 @@ async def status_of(place: Place, living: Sequence[Beat]) -> ClusterStatus:
     owners = {partition: beat.worker for beat in living for partition in beat.owns}
     said = await consumers(place.api, place.names, range(count))
     leases = await place.api.last_of(place.names.log, [place.names.lease(p) for p in range(count)])
-    found = []
+    now, found = await time_of(place.api, place.names.log), []
     for partition in range(count):
         info = said.get(partition, {})
         lease = leases.get(place.names.lease(partition))
@@ -52,11 +51,11 @@ async def status_of(place: Place, living: Sequence[Beat]) -> ClusterStatus:
                 lag=info.get("num_pending", 0) + info.get("num_ack_pending", 0),
                 waiting_workers=info.get("num_waiting", 0),
                 leased_to=None if lease is None else lease_of(lease).worker,
-                lease_age_s=None if lease is None else _age(lease.headers["Nats-Time-Stamp"]),
+                lease_age_s=None if lease is None else _seconds(now - microseconds(lease.headers["Nats-Time-Stamp"])),
             )
         )
     return ClusterStatus(living, found, place.shape.replicas, sum(one.lag for one in found))
 
 
-def _age(stamp: str) -> float:
-    return round(max(0.0, time.time() - datetime.fromisoformat(stamp[:26].rstrip("Z") + "+00:00").timestamp()), 3)
+def _seconds(age: int) -> float:
+    return round(max(0, age) / 1e6, 3)

@@ -11,11 +11,13 @@ from typing import Final
 
 import anyio
 import structlog
+from msgspec.structs import replace
 
 from gated.shell.erasing import Subjects
 from gated.shell.log import LogError
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_names import partition_of
+from gated.shell.log.jetstream_time import time_of
 from gated.shell.partition import Partition
 from gated.shell.runs import Runs
 from gated.shell.said import Said
@@ -36,8 +38,9 @@ async def finish_erasures(view: Runs, subjects: Subjects, partitions: Sequence[P
             looked, ticks = here, 0
             try:
                 left = await subjects.untold(view.log, view.look)
+                now = await time_of(writer.api, writer.names.inputs) if left else 0
                 for said in left:
-                    await _tell(said, partitions[partition_of(said.thread, len(partitions))], writer)
+                    await _tell(replace(said, at=now), partitions[partition_of(said.thread, len(partitions))], writer)
                     looked = None
             except (LogError, OSError) as error:
                 log.warning("cannot finish erasures now", error=str(error))

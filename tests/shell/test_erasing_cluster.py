@@ -1,7 +1,9 @@
 """Keys of subjects in a cluster: one folder, in which any worker's erasure is every worker's."""
 
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -9,10 +11,12 @@ import pytest
 from cli.command import gated
 from gated import wire
 from gated.events import DataErased, Sender, unseal
+from gated.shell import erasing
 from gated.shell.custody import Copies, open_custody
 from gated.shell.keyring import Erasure
 from gated.shell.log import jetstream
 from patience import PATIENCE, until
+from shell.cluster_load import bodies
 from shell.live import POLICY, Bus, agent, ears, intents, server, tell, write_policy
 from shell.test_worker import process, working
 
@@ -83,8 +87,16 @@ async def test_an_operator_erases_in_a_cluster(tmp_path: Path, monkeypatch: pyte
     assert not list((tmp_path / "keys" / "subjects").glob("*.key"))
 
 
-async def test_an_erasure_that_was_not_told_everywhere_is_finished_by_the_next_worker(tmp_path: Path) -> None:
-    """As a command leaves it that ends between two runs, or a worker that dies with the key destroyed."""
+@pytest.mark.parametrize("ahead", [0.0, 3600.0, -3600.0])
+async def test_an_erasure_that_was_not_told_everywhere_is_finished_by_the_next_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """As a command leaves it that ends between two runs, or a worker that dies with the key destroyed.
+
+    With a worker's clock `ahead` the record had its time; everything after it on its thread was later than that, and answers too
+    late. With one behind nothing was seen, since a thread's time never goes back.
+    """
+    monkeypatch.setattr(erasing, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + int(ahead * 1e9)))
     write_policy(tmp_path, ENCRYPTED.replace("store: encrypted", "store: encrypted, subject: 'label:customer'", 1))
     started = wire.RunStart(labels={"customer": "42"})
     async with server(tmp_path) as (_, bus), bus.user("agent", "payer") as payer:
@@ -101,3 +113,4 @@ async def test_an_erasure_that_was_not_told_everywhere_is_finished_by_the_next_w
         async with working(bus, tmp_path, "w2"), working(bus, tmp_path, "w3"):
             await until(lambda: all_erased(bus))
             await until(lambda: not custody.keyring.untold())
+        assert max(body.at for body in await bodies(bus)) <= time.time_ns() // 1000
