@@ -145,11 +145,19 @@ class Redactor:
     def _kind(self, value: Any, where: Where, tool: str | None, limit: Limit) -> str | None:
         if self._fields and any(field.covers(tool, where) for field in self._fields):
             return None if value is None else FIELD
+        if self._is_told(value, where):
+            return "secrets"
         text = _text(value)
-        if not text:
-            return None
-        telling = isinstance(value, str) and bool(where) and isinstance(where[-1], str) and self.finder.is_telling(where[-1])
-        return "secrets" if telling else self.finder.kind_of(text, limit)
+        return self.finder.kind_of(text, limit) if text else None
+
+    def _is_told(self, value: Any, where: Where) -> bool:
+        """Whether a text or a number has a key above that says it is a secret, be it the key of a list that it is in."""
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+            return False
+        for step in reversed(where):
+            if isinstance(step, str):
+                return self.finder.is_telling(step)
+        return False
 
     def _key(self, key: str, where: Where, work: _Work) -> str:
         kind = self.finder.kind_of(key, work.limit) if self.finder.active else None

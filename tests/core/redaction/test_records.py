@@ -51,6 +51,17 @@ def test_a_call_is_decided_as_it_is_and_recorded_without_its_secrets() -> None:
     gate.restart()
 
 
+@pytest.mark.parametrize("secret", ["hunter", ["hunter"], [[1, "hunter"]], 712345, [712.345]], ids=str)
+def test_whatever_stands_under_a_key_that_tells_is_taken_out(secret: Any) -> None:
+    gate = Gate()
+    gate.ask("c1", "look", headers={"X-Api-Key": secret}, other="plain", password=None, token=True, secret="")
+    assert "hunter" not in gate.text()
+    assert "712345" not in gate.text().replace(".", "")
+    args = gate.body().observation.calls[0].args  # type: ignore[union-attr]
+    assert (args["other"], args["password"], args["token"], args["secret"]) == ("plain", None, True, "")
+    gate.restart()
+
+
 @pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 5e15 + 555555555554444])
 @pytest.mark.parametrize("field", ["to", "note"])
 def test_a_number_is_taken_out_however_it_is_written(number: float, field: str) -> None:
