@@ -144,9 +144,21 @@ class Preview(NamedTuple):
     hidden: int
 
 
-def preview_of(ticket: Ticket) -> Preview:
-    """INVARIANT: what is hidden is counted in what is hidden, since what is shown grows where characters are written out."""
+def preview_of(ticket: Ticket, characters: int = PREVIEW) -> Preview:
+    """INVARIANT: the text fits its place, and all of the arguments that is not in it is counted."""
     first = canonical.encode(ticket.calls[0].args)
     size = len(first) + sum(len(canonical.encode(call.args)) for call in ticket.calls[1:])
-    shown = first[: 4 * PREVIEW].decode(errors="ignore")[:PREVIEW]
-    return Preview(escape_text(shown, PREVIEW), size, size - len(shown.encode()))
+    shown = _fitting(first[: 4 * characters].decode(errors="ignore")[:characters], characters)
+    return Preview(escape_text(shown, characters), size, size - len(shown.encode()))
+
+
+def _fitting(text: str, characters: int) -> str:
+    """As much of a text as has so many characters once the unsafe ones are written out."""
+    if len(escape_text(text, characters)) <= characters:
+        return text
+    grown = 0
+    for place, character in enumerate(text):
+        grown += len(escape_text(character))
+        if grown > characters:
+            return text[:place]
+    return text

@@ -9,15 +9,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct, to_builtins
 
-from gated import canonical
 from gated.core.order.templates import escape_text
 from gated.core.tickets import Ticket
 from gated.events import AnswerRule, Ask
+from gated.ticket_views import preview_of
 from gated.units import SECOND, format_duration, rfc3339, some
 
 PREVIEW: Final = 1500  # characters of the arguments
@@ -57,8 +58,7 @@ class Notice(Struct, frozen=True):
 
 
 def notice(id: str, event: str, at: int, thread: str, run: str, agent: str, ticket: Ticket, console: str | None) -> Notice:
-    text = canonical.encode(ticket.calls[0].args).decode()
-    shown = escape_text(text, PREVIEW)
+    preview = preview_of(ticket, PREVIEW)
     return Notice(
         id=id,
         event=event,
@@ -69,8 +69,8 @@ def notice(id: str, event: str, at: int, thread: str, run: str, agent: str, tick
         agent=agent,
         tool=ticket.calls[0].tool,
         calls=len(ticket.calls),
-        preview=shown,
-        hidden_bytes=len(text[PREVIEW:].encode()),
+        preview=preview.text,
+        hidden_bytes=preview.hidden,
         args_sha256=ticket.args_sha256,
         asks=ticket.asks,
         rules=ticket.rules,
@@ -138,11 +138,13 @@ def _bare(text: str) -> str:
 
 
 def _code(made: Notice) -> str:
-    return "```" + _bare(made.preview)[:CODE].replace("```", "'''") + "```" + _hidden(made)
+    fits = sum(grown <= CODE for grown in accumulate(len(_bare(character)) for character in made.preview))
+    shown, rest = made.preview[:fits], made.preview[fits:]
+    return "```" + _bare(shown).replace("```", "'''") + "```" + _hidden(made.hidden_bytes + len(rest.encode()))
 
 
-def _hidden(made: Notice) -> str:
-    return f"\n({some(made.hidden_bytes, 'more byte')}: look at the whole ticket before you answer)" if made.hidden_bytes else ""
+def _hidden(count: int) -> str:
+    return f"\n({some(count, 'more byte')}: look at the whole ticket before you answer)" if count else ""
 
 
 # --- mail ------------------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def as_mail(made: Notice, sender: str, to: list[str]) -> EmailMessage:
     message["Auto-Submitted"] = "auto-generated"
     body = [headline(made), "", *lines(made)]
     if made.event != "closed":
-        body += ["", made.preview + _hidden(made)]
+        body += ["", made.preview + _hidden(made.hidden_bytes)]
     if made.link is not None:
         body += ["", made.link]
     message.set_content("\n".join(body) + "\n")

@@ -49,6 +49,21 @@ def test_what_is_not_shown_is_counted() -> None:
     assert len(as_slack(said)["blocks"][2]["text"]["text"]) < 3000
 
 
+def test_what_slack_has_no_room_for_is_counted_too() -> None:
+    """`<` takes four characters there: 825 of them were cut, and one in its middle, and nothing was said of it."""
+    (code,) = [block["text"]["text"] for block in as_slack(made({"t": "<" * 1400}))["blocks"] if "&lt;" in str(block)]
+    shown = code.count("&lt;")
+    assert code == '```{"t":"' + shown * "&lt;" + "```" + code[code.rindex("\n") :]
+    assert f"({1400 - shown + 2:,} more bytes: look at the whole ticket" in code
+    assert len(code) <= 3000
+
+
+def test_the_other_calls_of_a_batch_are_hidden_and_counted() -> None:
+    calls = tuple(TicketCall(CallId(f"c{n}"), "pay", {"n": n}, "d" * 64) for n in range(3))
+    ticket = Ticket(TicketId("t1"), calls, "d" * 64, (), (), 0, 1, 0, None, True, False)
+    assert notice("t1-1-0", "opened", 0, "th", "r", "agent", ticket, None).hidden_bytes == 2 * len('{"n":0}')
+
+
 def test_who_may_answer_and_until_when() -> None:
     lines = as_mail(made({}), "g@x", ["a@x"]).get_content()
     assert "may answer: user:ana\n" in lines
