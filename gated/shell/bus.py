@@ -35,6 +35,7 @@ from gated.errors import GatedError
 from gated.shell.dialling import Unreachable, dial
 from gated.shell.handover import Bell
 from gated.shell.input_places import SPARE
+from gated.shell.log.jetstream_time import microseconds
 from gated.shell.nats_client import NO_HEADERS, Heard, Straight, SturdyClient, header_lines, headers_of, line
 
 MIN_SERVER: Final = (2, 14, 0)  # the first with CONSUMER.RESET
@@ -387,6 +388,16 @@ async def ensure_stream(client: Client, prefix: str = wire.PREFIX, replicas: int
     except NotFoundError:
         await jetstream.add_stream(wanted)
     await _made_consumer(jetstream)
+
+
+async def seconds_ahead(client: Client) -> float:
+    """How far this machine's clock is ahead of the bus's; 0 where the bus does not say."""
+    try:
+        said = json.loads((await client.request(f"$JS.API.STREAM.INFO.{wire.STREAM}", b"", timeout=5.0)).data)
+        return time.time() - microseconds(said["ts"]) / 1e6
+    except (NatsError, TimeoutError, KeyError, ValueError) as error:
+        log.info("the bus does not tell its time", why=str(error) or type(error).__name__)
+        return 0.0
 
 
 async def _count_on(jetstream: JetStreamContext, info: StreamInfo, handled: int) -> None:

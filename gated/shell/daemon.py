@@ -49,6 +49,7 @@ from gated.shell.watching import changes_in
 
 log = structlog.get_logger("gated.daemon")
 
+SKEW: Final = 5.0  # seconds that clocks may differ before it is said
 DRAIN_SECONDS = 30.0
 FLUSH_SECONDS = 5  # for the bus to take what was said
 
@@ -125,6 +126,10 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
     )
     try:
         await bus.ensure_stream(client, settings.prefix, settings.replicas, await newest_place(event_log))
+        if abs(ahead := await bus.seconds_ahead(client)) > SKEW:
+            log.warning(
+                "this clock and the bus's differ: approvals end by this one, and answers are timed by that", ahead_s=ahead
+            )
         made = _assemble(settings, event_log, policy, client)
         holder.append(made)
         await made.runs.arm()

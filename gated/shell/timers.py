@@ -16,7 +16,7 @@ from gated.core.state import ThreadState
 from gated.events import DeadlineReached, RunId, ThreadId
 from gated.shell.said import TIMER, Due, Outlet, Said
 
-LONGEST = 3600.0  # seconds of one sleep
+LONGEST = 60.0  # seconds of one sleep: it does not notice that the clock was set forward, or the machine suspended
 GRAIN = 0.05  # seconds between two askings of what the bus has stored: what is due meanwhile is told together
 
 AGAIN = 300_000_000  # µs until a run is woken again that could not be decided on

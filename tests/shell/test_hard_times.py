@@ -1,15 +1,18 @@
 """One machine in trouble: a slow disk, a clock that is set back and forth. Verdicts are late, never wrong."""
 
+import time
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import anyio
 import pytest
+import structlog
 
 from gated import wire
 from gated.client import Verdict
 from gated.events import Sender
-from gated.shell import threads
+from gated.shell import bus, threads, timers
 from gated.shell.log import sqlite_writer
 from patience import PATIENCE, until
 from shell.live import POLICY, Clock, agent, decided, ears, gate, intents, tell
@@ -64,6 +67,35 @@ async def test_a_clock_that_is_set_changes_no_answer_that_was_in_time(
         assert isinstance(second, Verdict)
         assert (second.decision, second.code) == (("allow", None) if step < 0 else ("deny", "approvals.expired"))
     assert [made.decision for made in (await decided(live.log))["c"]] == ["suspend", second.decision]
+
+
+async def test_a_timer_that_slept_while_the_clock_was_set_forward_notices_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a machine was suspended: it slept for as long as the deadline had been away."""
+    assert timers.LONGEST <= 60
+    monkeypatch.setattr(timers, "LONGEST", 0.05)
+    async with gate(tmp_path) as live, live.bus.user("agent", "payer") as payer:
+        heard = await ears(payer, "payer")
+        clock = Clock(monkeypatch)
+        await tell(payer, agent("payer"), "r", intents(("c", "refund", {"amount": 5})))
+        await heard.count(1)
+        clock.ahead += 3600
+        last = (await heard.count(2))[1]
+    assert isinstance(last, Verdict)
+    assert last.code == "approvals.expired"
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(300, True), (-300, True), (0, False)])
+async def test_a_clock_that_is_not_the_buss_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, said: bool
+) -> None:
+    monkeypatch.setattr(bus, "time", SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic))
+    with structlog.testing.capture_logs() as lines:
+        async with gate(tmp_path):
+            pass
+    found = [line["ahead_s"] for line in lines if "clock" in line["event"]]
+    assert [round(seconds / 100) * 100 for seconds in found] == ([ahead] if said else [])
 
 
 # --- a week, with a fast clock ----------------------------------------------------------------------------------------
