@@ -95,21 +95,40 @@ def _read_yaml(text: str, file: str) -> Document:
     return builder.document()
 
 
+_BEGINNINGS: Final = ("while scanning for the next token", "while scanning an alias", "while scanning an anchor")
+
+
 def _line_at(text: str, position: int) -> int:
     return len(_BREAK.findall(text, 0, position)) + 1
 
 
 def _syntax_error(text: str, file: str, error: yaml.MarkedYAMLError) -> DocumentError:
+    mark = error.problem_mark or error.context_mark
+    lines = _BREAK.split(text)
+    line = min(mark.line if mark is not None else 0, len(lines) - 1)
+    shown = lines[line].strip()[:80]
+    said = _usual(error, lines) or _unusual(error)
+    return DocumentError(file, line + 1, f"{said}: `{shown}`" if shown else said)
+
+
+def _usual(error: yaml.MarkedYAMLError, lines: list[str]) -> str | None:
+    """The mistakes that people make most, in words for people; None: it is none of them."""
+    if (error.problem or "").startswith("mapping values are not allowed"):
+        return "mapping values are not allowed here: keys stand below one another, and a text with `: ` in it in quotes"
+    mark = error.context_mark or error.problem_mark
+    if mark is None or mark.line >= len(lines) or error.context not in _BEGINNINGS:
+        return None
+    first = lines[mark.line][mark.column : mark.column + 1]
+    return "a tab: YAML is indented with spaces" if first == "\t" else f"a text that begins with `{first}` stands in quotes"
+
+
+def _unusual(error: yaml.MarkedYAMLError) -> str:
     said = error.problem or "not YAML"
     if error.context:
         said += f" {error.context}"
         if error.context_mark is not None:
             said += f" that begins on line {error.context_mark.line + 1}"
-    mark = error.problem_mark or error.context_mark
-    lines = _BREAK.split(text)
-    line = min(mark.line if mark is not None else 0, len(lines) - 1)
-    shown = lines[line].strip()[:80]
-    return DocumentError(file, line + 1, f"{said}: `{shown}`" if shown else said)
+    return said
 
 
 class _Open:
