@@ -27,7 +27,8 @@ async def keep_streams(place: Place) -> None:
     said, inputs = list[str](), Inputs(place.api, place.names, place.shape.partitions)
     while True:
         try:
-            await inputs.look()
+            if behind := await inputs.why_not():
+                raise SetupError(behind)
             wrong = await faults_of_streams(place.api, place.names, place.shape)
             if wrong and wrong != said:
                 log.error("the streams are not as they must be: correct them", why="; ".join(wrong))
