@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.operator import Operator, Place, at_bus, checked_id, place_of
+from gated.cli.operator import Operator, Place, at_bus, checked_run, place_of
 from gated.cli.output import NO, Json, colour, fail, say, say_json, table
 from gated.cli.shared import taking
 from gated.units import some
@@ -27,7 +27,7 @@ def can_i(
     json_: Json = False,
 ) -> None:
     """What is left of a run's budgets and barriers. With --tool: would the call be allowed? Exit status 1: not all would."""
-    where = {"thread": checked_id(thread or run, "thread"), "run": checked_id(run, "run")}
+    where = dict(zip(("thread", "run"), checked_run(thread, run), strict=True))
     calls = [] if tool is None else _calls(tool, args, times, cost_usd)
 
     async def work(operator: Operator) -> Any:

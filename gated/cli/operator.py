@@ -205,6 +205,12 @@ def at_bus(place: Place, work: Callable[[Operator], Awaitable[Any]], roles: tupl
     return run_async(sit)
 
 
+def checked_run(thread: str | None, run: str) -> tuple[str, str]:
+    """A run and its thread, which is the run itself unless it is told. Ends the command where one of them is no id."""
+    run = checked_id(run, "run")
+    return run if thread is None else checked_id(thread, "thread"), run
+
+
 def checked_id(text: str, what: str) -> str:
     if not ingress.is_id(text):
         fail(f"`{text}` is no id of a {what}: 1 to 128 of the characters A-Z a-z 0-9 _ -")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gated.cli.operator import Operator, Place, View, at_bus, checked_id, place_of
+from gated.cli.operator import Operator, Place, View, at_bus, checked_id, checked_run, place_of
 from gated.cli.output import NO, Json, fail, say, say_json
 from gated.cli.shared import taking
 from gated.units import some
@@ -31,7 +31,7 @@ def start(
 ) -> None:
     """Open a run for an agent: the only way where its policy says `opened_by: operator`."""
     said = RunStart(agent=checked_id(agent, "agent"), task=task, labels=_labels(label), parent_run=parent)
-    where = checked_id(thread or run, "thread"), checked_id(run, "run")
+    where = checked_run(thread, run)
 
     async def work(operator: Operator) -> View:
         if await operator.ask("runs.show", thread=where[0], run=where[1]) is not None:
@@ -51,7 +51,7 @@ def kill(
     json_: Json = False,
 ) -> None:
     """End a run: it takes no more calls, and what waits for people is cancelled."""
-    where = checked_id(thread or run, "thread"), checked_id(run, "run")
+    where = checked_run(thread, run)
 
     async def work(operator: Operator) -> View:
         return await operator.say(*where, RunKill(reason=reason), lambda view: bool(view["status"] != "open"))
@@ -118,4 +118,4 @@ def _labels(pairs: list[str] | None) -> dict[str, str]:
 
 def _place(text: str) -> tuple[str, str]:
     thread, slash, run = text.partition("/")
-    return checked_id(thread, "thread"), checked_id(run if slash else thread, "run")
+    return checked_run(thread, run) if slash else checked_run(None, thread)

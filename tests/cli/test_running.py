@@ -234,3 +234,17 @@ async def test_a_gate_with_subjects_of_its_own_is_reached_by_them(tmp_path: Path
                 status, said = await gated(tmp_path, "tickets", "approve", str(ticket), *ana)
                 assert status == 0, said
                 assert (await run.resume("c")).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("start", "a b", "--agent", "x"), "`a b` is no id of a run"),
+        (("kill", "a b"), "`a b` is no id of a run"),
+        (("can-i", "a b"), "`a b` is no id of a run"),
+        (("kill", "r1", "--thread", "t 1"), "`t 1` is no id of a thread"),
+    ],
+)
+def test_what_is_no_id_is_named_as_what_it_was_given(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    status, _, error = gated("runs", *words, "--data", tmp_path)
+    assert (status, told in error) == (2, True)
