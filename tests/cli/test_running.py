@@ -245,6 +245,6 @@ async def test_a_gate_with_subjects_of_its_own_is_reached_by_them(tmp_path: Path
         (("kill", "r1", "--thread", "t 1"), "`t 1` is no id of a thread"),
     ],
 )
-def test_what_is_no_id_is_named_as_what_it_was_given(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    status, _, error = gated("runs", *words, "--data", tmp_path)
-    assert (status, told in error) == (2, True)
+async def test_what_is_no_id_is_named_as_what_it_was_given(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    status, said = await gated(tmp_path, "runs", *words)
+    assert (status, told in said) == (2, True)
