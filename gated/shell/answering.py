@@ -28,7 +28,7 @@ from gated.events import (
     TicketOpened,
 )
 from gated.shell.damaged import DAMAGED, WHY, opened, settled
-from gated.shell.log import EventLog, LogConflict, ThreadDamaged
+from gated.shell.log import EventLog, ThreadDamaged
 from gated.shell.open_tickets import OpenTickets
 from gated.shell.said import Health, Outlet, Said, Settled
 from gated.shell.threads import Threads
@@ -36,6 +36,8 @@ from gated.shell.verdict_tokens import VerdictSigner, arguments
 from gated.ticket_views import opened_view
 
 MUCH: Final = 262_144  # bytes of lines that are collected
+ARCHIVED: Final = "lifecycle.run_completed"
+IN_AN_ARCHIVE: Final = "the run has ended, and the verdict on this call is in an archive of the log: the call may not run"
 HEARS_ITSELF: Final = ("approver", "operator", "runner")  # is told why it was refused, on a subject of its own
 
 Message = wire.Outbound | wire.TicketMessage | None
@@ -199,11 +201,11 @@ class Answering:
             self._put(out, wire.encode(message), said.message_id)
 
     async def _repeated(self, item: Settled, repeat: Repeat) -> Message:
-        """The recorded verdict; where its record is damaged the call may not run."""
+        """The recorded verdict; where its record is damaged, or in an archive, the call may not run."""
         thread = item.said.thread
         stored = await self._log.get(thread, repeat.seq)
         if stored is None:
-            raise LogConflict(thread, repeat.seq, 0)
+            return wire.Refusal(code=ARCHIVED, reason=IN_AN_ARCHIVE, call=repeat.call)
         try:
             decisions = opened(stored).decisions
         except ThreadDamaged as error:

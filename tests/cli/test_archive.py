@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 from cli.command import gated
+from gated import wire
 from gated.client import Gate
 from gated.core.state import ThreadState
 from gated.events import ThreadId
@@ -26,7 +27,7 @@ from gated.shell.log import LogLocked
 from gated.shell.log import archive as archiving
 from gated.shell.log.archive import Archived, archive
 from gated.shell.log.sqlite import SqliteLog, open_for_writing
-from shell.live import POLICY, daemon_on, server, write_policy
+from shell.live import POLICY, agent, daemon_on, ears, intents, server, tell, write_policy
 
 
 async def work(worker: Gate, run: str, *, ends: bool) -> None:
@@ -101,6 +102,23 @@ async def test_the_gate_goes_on_after_it(folder: Path) -> None:
     status, text, _ = await run("what-if", log, "--policy", folder / "policy.yaml", "--json")
     assert status == 0
     assert json.loads(text)["flipped"] == 0
+
+
+async def test_a_verdict_that_is_in_an_archive_is_refused_and_the_gate_lives(folder: Path) -> None:
+    """Asking for it again ended the daemon, and each one after it: the question came again at every start."""
+    assert (await run("log", "archive", folder / "log.db", folder / "old.jsonl"))[0] == 0
+    asked = (line.get("observation", {}) for line in map(json.loads, (folder / "old.jsonl").read_text().splitlines()))
+    call = next(said["calls"][0]["id"] for said in asked if said.get("calls"))
+    async with server(folder) as (_, bus), daemon_on(bus, folder), bus.user("agent", "worker") as worker:
+        heard = await ears(worker, "worker")
+        await tell(worker, agent("worker"), "done1", wire.Recall(call=call))
+        await tell(worker, agent("worker"), "done1", intents((call, "read", {"run": "done1"})))
+        await tell(worker, agent("worker"), "later", intents(("c1", "read", {})))
+        *refused, verdict = await heard.count(3)
+        assert [(said.code, said.call) for said in refused if isinstance(said, wire.Refusal)] == [
+            ("lifecycle.run_completed", call)
+        ] * 2
+        assert isinstance(verdict, wire.Verdict)
 
 
 async def test_an_export_says_what_it_leaves_out(folder: Path) -> None:
