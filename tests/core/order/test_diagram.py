@@ -110,7 +110,7 @@ def machines(draw: st.DrawFn) -> Machine:
         st.sampled_from(["deny", "ask"]),
     )
     return machine(
-        draw(st.text(min_size=1, max_size=30)),
+        draw(st.text(min_size=1, max_size=30).filter(str.strip)),
         initial=names[0],
         terminal=names[:1],
         on_unmatched=draw(st.one_of(st.none(), state)),
