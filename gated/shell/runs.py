@@ -252,6 +252,11 @@ class Runs:
         self._left += [partial(self._commit, batch, doubtful), partial(self._answer, batch.settled)]
         self._end_turn()
 
+    def fail(self, error: Exception) -> None:
+        """End a turn that cannot go on, and `run` with it."""
+        self._left.append(partial(_raise, error))
+        self._end_turn()
+
     async def stored_together(self, settled: list[Settled], records: Sequence[Record]) -> None:
         """Answer what a turn has made durable, and end it. What must be waited for is for `run`, and so is what fails."""
         self._durable(records)
@@ -263,7 +268,8 @@ class Runs:
             elif self.threads.unsettled(changed := await self._say(settled)):
                 self._left.append(partial(self.threads.settle_down, changed, self._is_busy))
         except Exception as error:
-            self._left.append(partial(_raise, error))
+            self.fail(error)
+            return
         self._end_turn()
 
     def _end_turn(self) -> None:

@@ -23,7 +23,7 @@ from gated.shell.log import LogError
 from gated.shell.log.jetstream import JetStreamLog
 from gated.shell.log.jetstream_api import JetStreamApi, Outcome, Outgoing
 from gated.shell.runs import Runs
-from gated.shell.said import Batch
+from gated.shell.said import Batch, Said
 
 MOST: Final = 64  # inputs from which on a turn takes no more partitions: the server stores them while the next are decided
 
@@ -94,7 +94,7 @@ class Together:
                 count += len(batch)
         if count > 1:  # whatever policies their runs have, new ones have the worker's
             turn[0][0].runs.registry.current.redactor.expect(expected(said.observation for _, batch in turn for said in batch))
-        begun = [await _begun(seat, seat.runs.decide_together(batch)) for seat, batch in turn]
+        begun = [await _begun(seat, batch) for seat, batch in turn]
         if appends := [append for append in begun if append is not None]:
             await self._api.post([append.messages for append in appends], partial(self._hear, appends))
 
@@ -110,17 +110,22 @@ class Together:
                 await _ended(append, outcome)
 
 
-async def _begun(seat: Seat, batch: Batch) -> Append | None:
-    """The append of what was decided; None: there is none, or its own task makes it."""
-    records = batch.records
-    if not (records or batch.dues):
-        await seat.runs.stored_together(batch.settled, records)
+async def _begun(seat: Seat, inputs: Sequence[Said]) -> Append | None:
+    """Decide, and begin the append of what was decided; None: there is none, or its own task makes it."""
+    try:
+        batch = seat.runs.decide_together(inputs)
+        records = batch.records
+        messages = await seat.log.begin(records) if records and not batch.dues else None
+    except Exception as error:
+        seat.runs.fail(error)
         return None
-    messages = None if batch.dues else await seat.log.begin(records)
-    if messages is None:
+    if messages is not None:
+        return Append(seat, batch, records, messages)
+    if records or batch.dues:
         seat.runs.leave(batch)
-        return None
-    return Append(seat, batch, records, messages)
+    else:
+        await seat.runs.stored_together(batch.settled, records)
+    return None
 
 
 async def _ended(append: Append, outcome: Outcome) -> None:

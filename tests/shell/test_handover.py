@@ -1,11 +1,11 @@
-"""The bell misses no ring, the queue loses nothing and keeps order, and both can be cancelled."""
+"""The bell misses no ring, the queue loses nothing and keeps order, the lock knows who waits, and all can be cancelled."""
 
 from __future__ import annotations
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from gated.shell.handover import Bell, Handover
+from gated.shell.handover import Bell, Handover, Lock
 
 
 async def test_a_ring_before_the_wait_is_kept_and_many_are_one() -> None:
@@ -79,3 +79,25 @@ async def test_whoever_waits_for_room_can_be_cancelled_and_nothing_is_lost() -> 
     with anyio.fail_after(1):
         await queue.put("c")
     assert await queue.take_all() == ["c"]
+
+
+async def test_a_lock_that_was_left_to_the_next_is_wanted_and_who_gives_up_wants_it_no_more() -> None:
+    lock = Lock()
+    async with anyio.create_task_group() as tasks:
+        await lock.acquire()
+        for wait in (60.0, 0.0):
+            tasks.start_soon(_hold, lock, wait)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.01):
+            await lock.acquire()
+        assert lock.wanted == 3
+        lock.release()
+        assert (lock.locked(), lock.wanted) == (False, 2)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert (lock.locked(), lock.wanted) == (False, 0)
+
+
+async def _hold(lock: Lock, seconds: float) -> None:
+    async with lock:
+        await anyio.sleep(seconds)

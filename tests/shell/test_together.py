@@ -9,14 +9,17 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from gated.core import decide as core
 from gated.core.policy import load_text
 from gated.core.redaction.vault import Vault
+from gated.core.state import ThreadState
+from gated.core.turn import Registry
 from gated.events import CallDecided, Record, ThreadId, unseal
 from gated.shell.bus import Ack, Input
 from gated.shell.log import Due, LogConflict, LogError, LogUnavailable
@@ -43,6 +46,7 @@ class Log:
         self.alone: list[int] = []  # how many records each append of its own had
         self.under_way = False
         self.busy = False  # a turn's append cannot begin
+        self.broken = False  # nor be asked for
 
     def heads(self, thread: ThreadId) -> int:
         return sum(record.thread == thread for record in self.durable)
@@ -58,6 +62,8 @@ class Log:
 
     async def begin(self, records: Sequence[Record]) -> Group | None:
         assert len({record.thread for record in records}) == len(records)
+        if self.broken:
+            raise OSError("the log is broken")
         if self.under_way or self.busy:
             return None
         self.under_way = True
@@ -123,12 +129,18 @@ class Cluster:
         self.buses = [Bus(log) for log in self.logs]
         self.runs = [self._serving(log, bus) for log, bus in zip(self.logs, self.buses, strict=True)]
         self.asked = 0
+        self.undecidable = ""  # a thread
 
     def _serving(self, log: Log, bus: Bus) -> Runs:
         outlet = Outlet(lambda subject, data, re: line(subject, data), bus.send, bus.acknowledge, tells_time=True)
-        runs = Runs(log, POLICY, outlet, Vault(b"test"))  # type: ignore[arg-type]
+        runs = Runs(log, POLICY, outlet, Vault(b"test"), decide=self._decide)  # type: ignore[arg-type]
         self.together.join(runs, log)  # type: ignore[arg-type]
         return runs
+
+    def _decide(self, registry: Registry, state: ThreadState, *said: Any) -> tuple[core.Step, Record | None]:
+        if state.thread == self.undecidable:
+            raise OSError("the folder of keys is broken")
+        return core.record(registry, state, *said)
 
     def ask(self, number: int, thread: str = "t") -> str:
         """Ask one of the serialisers for a call on a thread; the call's id."""
@@ -310,7 +322,27 @@ async def _within(scope: anyio.CancelScope, runs: Runs) -> None:
         await runs.run()
 
 
-async def test_what_fails_in_an_answer_ends_its_own_serialiser_and_no_other() -> None:
+def break_decisions(cluster: Cluster) -> None:
+    cluster.undecidable = "0-t"
+
+
+def break_log(cluster: Cluster) -> None:
+    cluster.logs[0].broken = True
+
+
+def break_bus(cluster: Cluster) -> None:
+    cluster.buses[0].broken = True
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [
+        (break_decisions, "the folder of keys is broken"),
+        (break_log, "the log is broken"),
+        (break_bus, "the connection is broken"),
+    ],
+)
+async def test_what_fails_in_a_turn_ends_its_own_serialiser_and_no_other(breaks: Callable[[Cluster], None], why: str) -> None:
     cluster, ended = Cluster(2), list[str]()
 
     async def run(number: int) -> None:
@@ -324,12 +356,13 @@ async def test_what_fails_in_an_answer_ends_its_own_serialiser_and_no_other() ->
         for number in range(2):
             tasks.start_soon(run, number)
         await cluster.know("t")
-        cluster.buses[0].broken = True
+        breaks(cluster)
         calls = [cluster.ask(number) for number in range(2)]
         await cluster.decided()
         cluster.store()
         await until(lambda: cluster.buses[1].said == calls[1:])
-        await until(lambda: ended == ["0: the connection is broken"])
+        await until(lambda: ended == [f"0: {why}"])
+        assert cluster.buses[0].acknowledged == []
         tasks.cancel_scope.cancel()
 
 

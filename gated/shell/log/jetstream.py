@@ -13,7 +13,6 @@ be.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -25,6 +24,7 @@ import msgspec
 from gated.core.chain import CheckpointNote
 from gated.events import Record, RunId, ThreadId
 from gated.ingress import is_id
+from gated.shell.handover import Lock
 from gated.shell.log import Due, LogConflict, LogLocked, LogUnavailable
 from gated.shell.log.jetstream_api import WRONG_SEQUENCE, JetStreamApi, Outgoing, Refused, open_api
 from gated.shell.log.jetstream_heads import Heads, check_chain, is_next, seq_of
@@ -55,7 +55,7 @@ class JetStreamLog(JetStreamReader):
         self._single = shape.replicas == 1
         self._doubtful = False
         self._stored = 0  # the place of the last record that the server said is stored
-        self._lock = asyncio.Lock()  # mostly it is free, which anyio's takes four times as long to find
+        self._lock = Lock()
 
     @property
     def epoch(self) -> int:
@@ -154,7 +154,7 @@ class JetStreamLog(JetStreamReader):
         They are to be stored one by one, so on one replica. None: something stands in the way of that, and `append_many` is to be
         asked, which waits for it or says what it is.
         """
-        if self._doubtful or self._closed or self.leases.lost is not None or self._lock.locked():
+        if self._doubtful or self._closed or self.leases.lost is not None or self._lock.wanted:
             return None
         heads = self._heads.known({record.thread for record in records})
         if heads is None or len(heads) < len(records) or not is_next(records, heads):

@@ -122,7 +122,7 @@ class JetStreamApi:
     async def _send(self, lines: bytes) -> None:
         try:
             await self.client.send(lines)
-        except NatsError as error:
+        except (NatsError, OSError) as error:
             raise LogUnavailable(f"cannot reach the log: {str(error) or type(error).__name__}") from error
 
     async def _in_time(self, answer: asyncio.Future[Any], what: str, seconds: float | None = None) -> Any:

@@ -117,6 +117,22 @@ async def test_of_appends_that_are_sent_together_one_that_is_fenced_fails_alone(
     await api.close()
 
 
+async def test_an_append_that_is_sent_with_others_does_not_wait_for_who_waited_before_it(cluster: JetStreamBackend) -> None:
+    log, first = await cluster.open(), chained()
+    await log.append(T, 0, first)
+    more = following(first)
+    begun = await log.begin(more)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.save_snapshot, T, 3, b"a snapshot")
+        (stored,) = await posted(log.api, begun)
+        assert isinstance(stored, list)
+        log.ended(more, stored)
+        assert await log.begin(following(more)) is None  # the snapshot is next, though its task was not woken yet
+    assert await log.begin(following(more)) is not None
+    log.ended(following(more), None)
+    await log.close()
+
+
 async def test_an_append_that_is_sent_with_others_begins_only_where_nothing_stands_in_its_way(cluster: JetStreamBackend) -> None:
     log, first, most = await cluster.open(), chained(), jetstream_api.SPARE
     more = following(first)
@@ -136,6 +152,23 @@ async def test_an_append_that_is_sent_with_others_begins_only_where_nothing_stan
     assert await log.get(T, 4) == more[0]
     assert await log.begin(following(more)) is not None
     log.ended(more, None)
+    await log.close()
+
+
+async def test_a_connection_that_breaks_while_it_is_written_to_is_a_log_that_is_away(
+    cluster: JetStreamBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(lines: bytes) -> None:
+        raise ConnectionResetError("the connection is broken")
+
+    log = await cluster.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(log.api.client, "send", break_off)
+        (lost,) = await posted(log.api, log.messages.of_record(chained()[0], log.leases.held[partition_of(T, 4)]))
+        assert isinstance(lost, LogUnavailable)
+        with pytest.raises(LogUnavailable, match="the connection is broken"):
+            await log.append(T, 0, chained())
+    await log.append(T, 0, chained())
     await log.close()
 
 
