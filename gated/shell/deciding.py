@@ -110,7 +110,7 @@ class Deciding:
             state = None if part is None else part.state
         if state is None:
             if type(said.observation) is DeadlineReached:
-                self.timers.postpone(said.thread, said.run)
+                self.timers.postpone(said.thread, said.run, said.at)
             settled.append(damaged.settled(said))
             return
         if self.registry.known is not self._embedded_for:  # the thread came with a policy that nobody had asked for

@@ -49,10 +49,10 @@ class Timers:
         """The run's timer has run."""
         self._armed.pop((thread, run), None)
 
-    def postpone(self, thread: ThreadId, run: RunId) -> None:
+    def postpone(self, thread: ThreadId, run: RunId, now: int) -> None:
         """The run's timer has run and nothing could be decided: it runs again in a while."""
         self.woke(thread, run)
-        self.remind(time.time_ns() // 1000 + AGAIN, thread, run)
+        self.remind(now + AGAIN, thread, run)
 
     def loaded(self, state: ThreadState) -> None:
         """A thread came into memory: where the bus tells the time, its deadlines are known to it already."""

@@ -6,7 +6,7 @@ import base64
 
 import anyio
 
-from gated.shell.input_places import SPARE, place_in
+from gated.shell.input_places import place_in
 from gated.shell.log.jetstream_api import NOT_FOUND, JetStreamApi, Refused
 from gated.shell.log.jetstream_names import Names
 
@@ -27,8 +27,8 @@ class Inputs:
             if last < handled:
                 return (
                     f"the stream {self._names.inputs} ends at {last}, and the log has inputs up to {handled}: it was made anew, "
-                    "or lost its end, and new inputs would pass for old ones. Stop the workers, and make the stream again with "
-                    f"`first_seq: {handled + SPARE}` and its other settings as they are (docs/reliability.md)"
+                    "or lost its end, and new inputs would pass for old ones. Stop the workers and remove the stream: the first "
+                    "one that starts makes it again, and it counts on from behind the log (docs/reliability.md)"
                 )
         self._made, self._last = made, last
         return ""

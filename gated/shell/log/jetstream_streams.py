@@ -30,8 +30,10 @@ import anyio
 from nats.aio.client import Client
 
 from gated import wire
+from gated.shell.input_places import SPARE
 from gated.shell.log import LogError, LogUnavailable
 from gated.shell.log.jetstream_api import NOT_FOUND, JetStreamApi, Refused
+from gated.shell.log.jetstream_inputs import Inputs, last_handled
 from gated.shell.log.jetstream_names import Names
 
 PARTITIONS: Final = 64
@@ -196,7 +198,10 @@ async def _ensure(api: JetStreamApi, names: Names, partitions: int, replicas: in
     if log is not None:
         partitions = _partitions(log["config"]) or partitions
     secret = _secret(names, found) or secrets.token_hex(16)
+    first = await _first_input(api, names, partitions, found) if log is not None else {}
     for wanted in wanted_streams(names, partitions, replicas, secret):
+        if wanted["name"] == names.inputs:
+            wanted |= first
         try:
             have = found[wanted["name"]] or await api.ask(f"STREAM.CREATE.{wanted['name']}", wanted)
         except Refused as error:
@@ -211,6 +216,18 @@ async def _ensure(api: JetStreamApi, names: Names, partitions: int, replicas: in
     if wrong:
         raise SetupError("; ".join(wrong) + ": correct these settings, or remove what is not gated's")
     return Shape(partitions, replicas, secret)
+
+
+async def _first_input(
+    api: JetStreamApi, names: Names, partitions: int, found: Mapping[str, dict[str, Any] | None]
+) -> dict[str, int]:
+    """From where a stream of inputs that is made anew counts. Raises `SetupError` where the one there is behind the log."""
+    if found[names.inputs] is not None:
+        if behind := await Inputs(api, names, partitions).why_not():
+            raise SetupError(behind)
+        return {}
+    handled = await last_handled(api, names, partitions)
+    return {"first_seq": handled + SPARE} if handled else {}
 
 
 def _secret(names: Names, found: Mapping[str, dict[str, Any] | None]) -> str:
