@@ -28,6 +28,7 @@ from gated.shell.nats_reader import Heard as Heard
 from gated.shell.nats_tls import Upgradable
 
 CLOSE_SECONDS: Final = 2.0
+FLUSH_SECONDS: Final = 10  # as long as the client that it is made from waits
 
 NO_HEADERS: Final = b""
 ACKNOWLEDGES: Final = b"PUB $JS.ACK."
@@ -117,6 +118,14 @@ class SturdyClient(Client):
             await self._flush_pending(force_flush=True)
         elif self._flush_queue is None or self._flush_queue.empty():
             await self._flush_pending()
+
+    async def flush(self, timeout: int = FLUSH_SECONDS) -> None:  # noqa: ASYNC109
+        """Until the server has heard all that was sent before. The client's own goes past what it has not written yet."""
+        if self._pending and self.is_connected:
+            lines, self._pending, self._pending_data_size = self._pending, [], 0
+            assert self._transport is not None
+            self._transport.writelines(lines)
+        await super().flush(timeout)
 
     async def close(self) -> None:
         """A connection that is broken already cannot be flushed, and is as closed as any; after a TLS handshake that failed, the

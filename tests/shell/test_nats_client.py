@@ -175,6 +175,29 @@ async def test_what_is_sent_is_heard_in_order_with_what_is_published(tmp_path: P
     assert (headers_of(found[1].headers), found[2].headers, found[0].reply) == ({"A": "b  C: d"}, b"", b"to")
 
 
+async def test_a_flush_goes_past_nothing_that_was_sent_before(tmp_path: Path) -> None:
+    """Who was told that a daemon is ready asked it, and heard that nobody listens: its subscriptions came behind the PING."""
+    async with connected(tmp_path, []) as client:
+        written: list[bytes] = []
+        transport: Any = client._transport
+        write, writelines = transport.write, transport.writelines
+
+        def noted(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        def all_noted(lines: list[bytes]) -> None:
+            written.extend(lines)
+            writelines(lines)
+
+        transport.write, transport.writelines = noted, all_noted
+        await client.subscribe("gated.cluster.here", cb=Straight(lambda _: None))
+        await client.send(line("gated.cluster.there", b"x"))
+        await client.flush()
+    (ping,) = [number for number, data in enumerate(written) if data.startswith(b"PING")]
+    assert [data[:4] for data in written[:ping]] == [b"SUB ", b"PUB "]
+
+
 async def test_whoever_hears_may_fail_and_hears_on(tmp_path: Path) -> None:
     errors: list[Exception] = []
     async with connected(tmp_path, errors) as client:
