@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import anyio
@@ -58,13 +59,21 @@ def headers_of(raw: bytes) -> dict[str, str]:
 
 def line(subject: str, data: bytes, reply: str = "", headers: bytes = NO_HEADERS) -> bytes:
     """A message as `send` takes it; `headers` are made by `header_lines`. Raises `BadSubjectError`."""
-    if _PLAIN(subject) is None or (reply and _PLAIN(reply) is None):
-        raise BadSubjectError
+    to, back = _known(subject), _token(reply) if reply else b""
     if headers:
         size = len(headers) + 12  # with the line before them and the empty one behind
-        start = f"HPUB {subject} {reply} {size} {size + len(data)}\r\nNATS/1.0\r\n".encode()
-        return b"%b%b\r\n%b\r\n" % (start, headers, data)
-    return b"%b%b\r\n" % (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data)
+        return b"HPUB %b %b %d %d\r\nNATS/1.0\r\n%b\r\n%b\r\n" % (to, back, size, size + len(data), headers, data)
+    return b"PUB %b %b %d\r\n%b\r\n" % (to, back, len(data), data)
+
+
+def _token(subject: str) -> bytes:
+    """A subject in the protocol. Raises `BadSubjectError`."""
+    if _PLAIN(subject) is None:
+        raise BadSubjectError
+    return subject.encode()
+
+
+_known: Final = lru_cache(maxsize=4096)(_token)  # what is said of a run goes to few subjects; an answer goes to one of its own
 
 
 class Straight:
