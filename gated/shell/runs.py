@@ -28,12 +28,7 @@ from gated.core.redaction.cover import expected
 from gated.core.redaction.vault import Vault
 from gated.core.state import ThreadState
 from gated.core.turn import Registry
-from gated.events import (
-    CanIAsked,
-    IntentsReceived,
-    Record,
-    ThreadId,
-)
+from gated.events import CanIAsked, IntentsReceived, Record, ThreadId
 from gated.shell import faults, misaddressed
 from gated.shell.answering import Answering, is_plain
 from gated.shell.aside import Aside
@@ -93,8 +88,8 @@ class Runs:
         self.answering = Answering(event_log, outlet, self.threads, self.health, self.subjects.reading, signer)
         self.telemetry = Telemetry(lambda agent: agent in self.threads.registry.current.agents)
         self._aside = Aside(vault, scorer, self._ring)
-        together = self.threads, self.subjects, self.timers, self._aside, self._persisting
-        self._deciding = Deciding(decide, event_log, *together)
+        parts = self.threads, self.subjects, self.timers, self._aside, self._persisting
+        self._deciding = Deciding(decide, event_log, *parts)
         self._mailbox: Mailbox[Said] = Mailbox(attrgetter("thread"), _agent_of)
         self._refused: list[tuple[Said, IntentsReceived | CanIAsked]] = []  # asked by agents that have too much waiting
         self._arrived, self._overloaded = Bell(), Bell()
