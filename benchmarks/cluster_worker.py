@@ -31,7 +31,8 @@ from gated.events import (
     kind_of,
     seal,
 )
-from gated.shell.bus import Input, connect
+from gated.shell.bus import Input
+from gated.shell.connection import connect
 from gated.shell.custody import Copies, open_custody
 from gated.shell.daemon import Settings, rarely_collect
 from gated.shell.log import EventLog

@@ -15,7 +15,7 @@ from gated.cli.operator import Creds
 from gated.cli.output import NO, Authority, Json, Prefix, fail, run_async, say, say_json, table, telling
 from gated.cli.passwords import NoPassword, PasswordFile
 from gated.cli.shared import taking
-from gated.shell.bus import connect
+from gated.shell.connection import connect
 from gated.shell.login import login
 from gated.units import some
 

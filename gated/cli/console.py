@@ -24,7 +24,7 @@ from gated.cli.passwords import NoOidcSecret, OidcSecretFile
 from gated.console.line import Passwords
 from gated.console.people import People
 from gated.console.serve import HOST, Serving, is_loopback, running
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.login import secret_of
 from gated.shell.nats_login import client_context
 

@@ -27,7 +27,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.events import Body, NoticeReported
-from gated.shell import api, bus, health_file
+from gated.shell import api, bus, connection, health_file
 from gated.shell.background import background_tasks
 from gated.shell.custody import Custody, publish_copies
 from gated.shell.deciding import Decide
@@ -87,7 +87,7 @@ class Daemon:
 
     def why_not(self) -> str:
         """Why nothing is decided just now; empty where it is."""
-        return self.runs.health.why or bus.why_away(self.receiver.client)
+        return self.runs.health.why or connection.why_away(self.receiver.client)
 
     def notices(self) -> Counts | None:
         return None if self.notifier is None else self.notifier.counts
@@ -121,12 +121,12 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
     if isinstance(event_log, Sealed):
         event_log.seal_only_when_asked()
     holder: list[Daemon] = []
-    client = await bus.connect(
+    client = await connection.connect(
         settings.url, "gated", lambda: holder[0].receiver.rewind() if holder else None, **settings.credentials
     )
     try:
         await bus.ensure_stream(client, settings.prefix, settings.replicas, await newest_place(event_log))
-        if abs(ahead := await bus.seconds_ahead(client)) > SKEW:
+        if abs(ahead := await connection.seconds_ahead(client)) > SKEW:
             log.warning(
                 "this clock and the bus's differ: approvals end by this one, and answers are timed by that", ahead_s=ahead
             )
@@ -152,7 +152,7 @@ async def daemon(settings: Settings, event_log: EventLog, policy: Policy) -> Asy
                     await api.stop(service)
                     await made.scorer.close()
     finally:
-        await bus.disconnect(client)
+        await connection.disconnect(client)
         log.info("stopped", records=made.runs.health.records if holder else 0)
 
 

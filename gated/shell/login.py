@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.nats_config import inbox_prefix
 from gated.shell.nats_login import client_context, credentials_file
 

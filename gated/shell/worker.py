@@ -25,7 +25,7 @@ from gated.core.policy import Policy
 from gated.core.redaction.vault import Vault
 from gated.errors import GatedError
 from gated.shell import api as questions
-from gated.shell import bus
+from gated.shell import connection
 from gated.shell.audits import Audits
 from gated.shell.background import background_tasks
 from gated.shell.cluster_status import status_of
@@ -100,7 +100,7 @@ class Worker:
 
     def why_not(self) -> str:
         """Why nothing is decided here just now; empty where it is."""
-        return self.view.health.why or bus.why_away(self.place.client)
+        return self.view.health.why or connection.why_away(self.place.client)
 
     def gauges(self) -> Gauges:
         """What is here, summed over the partitions that are."""
@@ -202,7 +202,7 @@ class Worker:
         while True:
             await self.beat()
             await anyio.sleep(BEAT)
-            bus.check_open(self.place.client)
+            connection.check_open(self.place.client)
             self.reckon()
 
     def _count(self) -> None:
@@ -329,7 +329,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                 partition.bus.rewind()
 
     name = name or new_name()
-    client = await bus.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
+    client = await connection.connect(settings.url, f"gated {name}", reconnected, **settings.credentials)
     try:
         names, api = Names(settings.prefix), await open_api(client)
         shape = await _when_ready(lambda: ensure_streams(api, names, settings.partitions, settings.replicas))
@@ -378,7 +378,7 @@ async def worker(settings: Settings, policy: Policy, name: str = "") -> AsyncIte
                     await questions.stop(service)
                     await scorer.close()
     finally:
-        await bus.disconnect(client)
+        await connection.disconnect(client)
         log.info("stopped", worker=name, records=holder[0].view.health.records if holder else 0)
 
 

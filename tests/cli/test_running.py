@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gated.cli import app
 from gated.client import connect
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.embedded import embedded_server
 from gated.shell.login import login
 from shell.live import USERS, Bus, daemon_on, gate, server, write_policy

@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.js.api import RetentionPolicy, StreamConfig
 
 from gated import wire
-from gated.shell import bus
+from gated.shell import bus, connection
 from gated.shell.nats_client import Heard, SturdyClient
 from patience import until
 from ports import own_port
@@ -17,8 +17,8 @@ from shell.live import Bus, server
 
 
 async def failure(url: str, seconds: float, **credentials: str) -> str:
-    with pytest.raises(bus.BusError) as caught:
-        await bus.connect(url, "test", lambda: None, seconds, **credentials)
+    with pytest.raises(connection.BusError) as caught:
+        await connection.connect(url, "test", lambda: None, seconds, **credentials)
     return str(caught.value)
 
 
@@ -34,7 +34,7 @@ async def test_a_wrong_password_fails_in_time_and_asks_about_the_credentials(tmp
 
 
 async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus, "MIN_SERVER", (99, 1, 0))
+    monkeypatch.setattr(connection, "MIN_SERVER", (99, 1, 0))
     async with server(tmp_path) as (_, there):
         assert "at least 99.1.0" in await failure(there.url, 5, **there.credentials("daemon"))
 
@@ -43,12 +43,12 @@ async def test_a_stream_that_would_lose_inputs_is_refused(tmp_path: Path) -> Non
     async with server(tmp_path) as (_, there), there.user("daemon") as daemon:
         stream = StreamConfig(name=wire.STREAM, subjects=["gated.in.>"], retention=RetentionPolicy.WORK_QUEUE)
         await daemon.jetstream().add_stream(stream)
-        with pytest.raises(bus.BusError, match=f"the stream {wire.STREAM} has retention .*: correct or remove the stream"):
+        with pytest.raises(connection.BusError, match=f"the stream {wire.STREAM} has retention .*: correct or remove the stream"):
             await bus.ensure_stream(daemon)
 
 
 async def connected(there: Bus) -> bus.Bus:
-    client = await bus.connect(there.url, "test", lambda: None, **there.credentials("daemon"))
+    client = await connection.connect(there.url, "test", lambda: None, **there.credentials("daemon"))
     return bus.Bus(client, lambda _: None, lambda: 0)
 
 
@@ -145,7 +145,7 @@ async def test_what_was_answered_on_a_lost_connection_is_not_acknowledged_on_the
     """Its answer may have been lost with the connection: it comes again, and is answered again."""
     async with server(tmp_path) as (_, there), there.user("agent", "worker") as agent, anyio.create_task_group() as tasks:
         taken: list[bus.Input] = []
-        client = await bus.connect(there.url, "test", lambda: own.rewind(), **there.credentials("daemon"))
+        client = await connection.connect(there.url, "test", lambda: own.rewind(), **there.credentials("daemon"))
         await bus.ensure_stream(client)
         own = bus.Bus(client, taken.append, lambda: 10)
         tasks.start_soon(own.consume)
@@ -159,7 +159,7 @@ async def test_what_was_answered_on_a_lost_connection_is_not_acknowledged_on_the
         await own.acknowledge([taken[1].ack])
         assert await until(lambda: floor(client)) == 1
         tasks.cancel_scope.cancel()
-        await bus.disconnect(client)
+        await connection.disconnect(client)
 
 
 async def floor(client: SturdyClient) -> int:

@@ -12,7 +12,7 @@ import structlog
 
 from gated.client import Verdict
 from gated.shell import upkeep
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.input_places import SPARE
 from gated.shell.log.jetstream_streams import SetupError
 from gated.shell.partition import leaves

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from gated import wire
-from gated.shell import bus
+from gated.shell import bus, connection
 from gated.shell.embedded import EmbeddedError, Server, embedded_server
 from gated.shell.nats_binary import ServerMissing, server_binary, server_version
 from gated.shell.nats_config import UserRole, inbox_prefix
@@ -296,7 +296,7 @@ def test_an_older_one_gives_way_to_the_wheels(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     fake = fake_server(tmp_path, says)
     assert server_binary() != fake
-    assert server_version(server_binary()) >= bus.MIN_SERVER
+    assert server_version(server_binary()) >= connection.MIN_SERVER
 
 
 def test_without_any_the_error_says_what_was_found_and_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

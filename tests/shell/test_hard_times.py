@@ -12,7 +12,7 @@ import structlog
 from gated import wire
 from gated.client import Verdict
 from gated.events import Sender
-from gated.shell import bus, threads, timers
+from gated.shell import connection, threads, timers
 from gated.shell.log import sqlite_writer
 from patience import PATIENCE, until
 from shell.live import POLICY, Clock, agent, decided, ears, gate, intents, tell
@@ -90,7 +90,7 @@ async def test_a_timer_that_slept_while_the_clock_was_set_forward_notices_soon(
 async def test_a_clock_that_is_not_the_buss_is_said_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, said: bool
 ) -> None:
-    monkeypatch.setattr(bus, "time", SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic))
+    monkeypatch.setattr(connection, "time", SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic))
     with structlog.testing.capture_logs() as lines:
         async with gate(tmp_path):
             pass

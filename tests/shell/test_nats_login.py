@@ -26,7 +26,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from deploy.real_server import running
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.nats_client import SturdyClient
 from gated.shell.nats_login import client_context, credentials_file
 from patience import PATIENCE, blocking_until, until

@@ -15,7 +15,7 @@ from gated.events import DeadlineReached
 from gated.shell import bus as bus_
 from gated.shell import daemon, watching
 from gated.shell.answering import Answering
-from gated.shell.bus import BusError
+from gated.shell.connection import BusError
 from gated.shell.log import LogUnavailable, sqlite_file
 from gated.shell.log.open import open_log
 from gated.shell.said import Settled

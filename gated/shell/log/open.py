@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 
 from gated.core.known import Known
-from gated.shell.bus import BusError, connect
+from gated.shell.connection import BusError, connect
 from gated.shell.log import LogUnavailable, ReadableLog, jetstream
 from gated.shell.log.jetstream_reader import JetStreamReader
 from gated.shell.log.jsonl import JsonlLog, open_export
